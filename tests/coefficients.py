@@ -1,4 +1,4 @@
-"""Every number of a record, by its place: for tests that change one of them."""
+"""Every number of a record, by its position: for tests that change one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C works in tests, and what they measured is told at the end, wherever they ran.
+"""Ctrl-C works in tests, and measured values are printed at the end, in whichever process they were measured.
 
 A shell in the background hands down a signal that is ignored; what workers print is lost but for their reports.
 """

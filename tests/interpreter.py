@@ -1,4 +1,4 @@
-"""Executes schedules on integers: the state is the number of steps behind it, the stages of a step are its number."""
+"""Executes schedules on integers: a state is the number of steps before it, the stages of a step are its number."""
 
 from __future__ import annotations
 

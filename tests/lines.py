@@ -1,4 +1,4 @@
-"""Methods of lines in the forms in which they are written: name -> (right-hand side, arguments, shape of the state).
+"""Methods of lines in the usual programming styles: name -> (right-hand side, arguments, shape of the state).
 
 `size` is the number of unknowns to aim at.
 """

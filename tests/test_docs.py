@@ -1,4 +1,4 @@
-"""What the documents say is true: their code runs, their tables are current, their links, names and paths exist."""
+"""The documentation is correct: its code runs, their tables are current, their links, names and paths exist."""
 
 from __future__ import annotations
 

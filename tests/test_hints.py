@@ -1,4 +1,4 @@
-"""Names and arguments of other packages are answered with what they are called here."""
+"""Names and arguments of other packages are answered with their names in this package."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Records that are built without their constructor are those that the constructor builds."""
+"""Records that are built without their constructor equal those that the constructor builds."""
 
 from __future__ import annotations
 

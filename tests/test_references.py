@@ -1,4 +1,4 @@
-"""Solutions against references that owe nothing to this package: closed orbits, published values, SciPy, mpmath."""
+"""Solutions against references that are independent of this package: closed orbits, published values, SciPy, mpmath."""
 
 from __future__ import annotations
 

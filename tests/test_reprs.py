@@ -1,4 +1,4 @@
-"""What a session prints of a result fits on a screen, however many numbers it holds."""
+"""The `repr` of a result fits on a screen, for any number of entries."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ END_OF_ADDRESSES = 2**64
 class Address:
     """The address of a C function in this process; see `address`.
 
-    It means nothing in another process, so it can be neither pickled nor stored.
+    It is meaningless in another process, so it can be neither pickled nor stored.
 
     Parameters
     ----------
@@ -52,13 +52,14 @@ class Address:
         return self
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(f"{self!r} belongs to this process and cannot be pickled; send what the function is made of")
+        raise TypeError(f"{self!r} belongs to this process and cannot be pickled; send the source of the function")
 
 
 def address(number: int) -> Address:
     """Build the address of a C function, which is accepted wherever a function is expected.
 
-    Nothing can check what is at an address: a wrong one ends the process.  Keep whatever owns the function alive.
+    The contents of an address cannot be checked: a wrong one crashes the process.  Keep the owner of the function
+    alive.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class NoIdentity(TypeError):
 
 
 class NoDerivative(TypeError):
-    """A right-hand side or a loss whose derivative is not known; the message says why and what to supply.
+    """A right-hand side or a loss whose derivative is not available; the message says why and what to supply.
 
     Examples
     --------
@@ -138,7 +138,7 @@ class SolveFailed(RuntimeError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a solve; `.solution` holds the part that was done.
+    """Ctrl-C during a solve; `.solution` holds the completed part.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class TrainingFailed(RuntimeError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C during training; `.run` holds the part that was done, `.model` the model if the caller lacks it.
+    """Ctrl-C during training; `.run` holds the completed part, `.model` the model if the caller does not have it.
 
     Parameters
     ----------
@@ -222,7 +222,7 @@ class StiffnessWarning(UserWarning):
 
 
 class MonteCarloWarning(UserWarning):
-    """An estimate whose error is known poorly, or whose levels do not fit together.
+    """An estimate whose error is poorly determined, or whose levels are inconsistent.
 
     Examples
     --------

@@ -17,8 +17,8 @@ from stepnet.records import MOST_COUNT
 class Event:
     """A zero of g(t, y, *args) (g(t, q, p, *args) for partitioned problems) where its sign changes.
 
-    A path of an `SDE` crosses a level infinitely often, so that its events must be `terminal`: they find its first exit
-    from the domain where g has the sign it begins with.
+    A path of an `SDE` crosses a level infinitely often, so that its events must be `terminal`: they find its first
+    exit from the domain where g has its initial sign.
 
     Each step is searched in eight equal parts.  Two zeros in one part are found from the minimum of |g| between them,
     if it is the only one there (a smaller `max_step` makes the parts shorter).  Zeros without a change of sign are
@@ -73,7 +73,9 @@ class Event:
             raise TypeError(f"`bridge` of an event must be True or False, found {self.bridge!r:.60}")
         is_number = isinstance(self.touch, (int, float)) and not isinstance(self.touch, bool)
         if not is_number or not 0.0 <= self.touch <= sys.float_info.max:
-            raise ValueError(f"`touch` of an event must be a number, how near to zero counts, found {self.touch!r:.60}")
+            raise ValueError(
+                f"`touch` of an event must be a number, the largest |g| that counts, found {self.touch!r:.60}"
+            )
         if self.reset is not None and not callable(self.reset):
             raise TypeError(f"`reset` of an event must be a function, found {type(self.reset).__name__}")
         if self.reset is not None and self.terminal:

@@ -1,7 +1,7 @@
 """Names that other packages use: the hints that errors give for an unknown name or argument.
 
 They are refused, not accepted as aliases, so that a word has one meaning here; `solve_ivp`, which has SciPy's
-signature, and `stepnet.torch`, which has torchdiffeq's, take the names of those packages.
+signature, and `stepnet.torch`, which has torchdiffeq's, accept the names of those packages.
 """
 
 from __future__ import annotations

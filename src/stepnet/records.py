@@ -76,7 +76,7 @@ def format_integer(value: int) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value as one short line, whatever its `__repr__` does."""
+    """A value as one short line, even if its `__repr__` fails."""
     try:
         return " ".join(line.strip() for line in repr(value).splitlines())[:80]
     except Exception:  # of a foreign __repr__, or an integer too long to print
@@ -246,7 +246,7 @@ UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 
 def explain_passed_arguments(function: Named) -> Named:
-    """Decorator of functions that pass `**options` on: an argument that is taken nowhere raises a clear error."""
+    """Decorator of functions that pass `**options` on: an argument that nothing accepts raises a clear error."""
     known = [key for key, each in signature(function).parameters.items() if each.kind is not Parameter.VAR_KEYWORD]
 
     @wraps(function)

@@ -40,7 +40,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a run cost.  `rung` says how the right-hand side was evaluated, `rung_reason` why not by a faster rung.
+    """What a run cost.  `rung` says how the right-hand side was evaluated, `rung_reason` why no faster rung was used.
 
     `event_rungs` and `event_reasons` say the same for each event, `project_rung` and `project_reason` for `project`.
 

@@ -1,4 +1,4 @@
-"""One executor for every schedule: a derivative through a recursion of numbers, whatever is kept and run again."""
+"""One executor for every schedule: a derivative through a recursion of numbers, whatever is stored or recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules and memory choices as records: what they show, and what they refuse."""
+"""Schedules and memory policies as records: their representation, and what they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every schedule is legal, keeps to its memory, and costs what the theory says."""
+"""Every schedule is valid, stays within its memory, and has the cost given by theory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of results of the literature share: seeds, accuracies, and the print of what was measured."""
+"""What the tests of results of the literature share: seeds, accuracies, and printing of the measured values."""
 
 from __future__ import annotations
 

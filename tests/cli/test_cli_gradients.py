@@ -1,4 +1,4 @@
-"""`stepnet gradients`: the same gradient in every way, and what it says about the wrong ones."""
+"""`stepnet gradients`: one gradient by every method, and the verdict on inaccurate ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps that crash, and sweeps in other processes: nothing lost, nothing doubled, the same bits."""
+"""Sweeps that crash, and sweeps in other processes: no chunk is lost or duplicated, and results are bitwise equal."""
 
 from __future__ import annotations
 

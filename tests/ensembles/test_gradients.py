@@ -1,4 +1,4 @@
-"""Gradients of ensembles are those of single runs, in lanes and out of them."""
+"""Gradients of ensembles equal those of single runs, in lanes and one by one."""
 
 from __future__ import annotations
 

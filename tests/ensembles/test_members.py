@@ -1,4 +1,4 @@
-"""An ensemble is a loop of single solves, and a member depends on nothing but its own numbers."""
+"""An ensemble equals a loop of single solves, and a member depends only on its own numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions against closed forms, NumPy and known values; they do not depend on how members are put into chunks."""
+"""Reductions against closed forms, NumPy and known values; they do not depend on the division into chunks."""
 
 from __future__ import annotations
 

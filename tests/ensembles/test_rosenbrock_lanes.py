@@ -1,4 +1,4 @@
-"""Adaptive Rosenbrock steps in SIMD lanes: members as solved alone, with pivoting in every lane."""
+"""Adaptive Rosenbrock steps in SIMD lanes: members equal single solves, with pivoting in every lane."""
 
 from __future__ import annotations
 

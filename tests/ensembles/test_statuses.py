@@ -1,4 +1,4 @@
-"""A member that fails is retired and says why; the others go on.  Bad input is refused with the argument's name."""
+"""A failing member stops and reports the reason; the others continue.  Bad input is refused by name of the argument."""
 
 from __future__ import annotations
 

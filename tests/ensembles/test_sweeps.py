@@ -1,4 +1,4 @@
-"""A sweep is an ensemble over a grid: same members, whatever the chunks, with clear errors for what is no grid."""
+"""A sweep equals an ensemble over a grid, for any division into chunks, with clear errors for invalid grids."""
 
 from __future__ import annotations
 

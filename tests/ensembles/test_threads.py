@@ -1,4 +1,4 @@
-"""Solves in threads: right-hand sides made at the same time give what they give alone."""
+"""Solves in threads: right-hand sides built at the same time give the same results as alone."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_what_has_no_axes_is_refused():
         lambda: sn.tangent(problem, "adi", y0=problem.y0, steps=STEPS),
         lambda: sn.hvp(problem, "adi", lambda u: (u * u).sum(), y0=problem.y0, steps=STEPS),
     ):
-        with pytest.raises(NoDerivative, match="goes along the axes of a grid"):
+        with pytest.raises(NoDerivative, match="solves along the axes of a grid"):
             call()
     with pytest.raises(SchemeError, match="`by_axes` needs one stage with gamma = 1/2"):
         replace(sn.schemes.get("rodas3"), by_axes=True)

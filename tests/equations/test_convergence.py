@@ -1,4 +1,4 @@
-"""Manufactured solutions: the order in space at every kind of side and in time, and where schemes lose theirs."""
+"""Manufactured solutions: the order in space at every kind of side and in time, and where schemes lose their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that are given by their solutions: splitting keeps its order, norms and conserved sums."""
+"""Parts that are given by their solutions: splitting preserves its order, norms and conserved sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks as scikit-learn has its estimators."""
+"""Networks satisfy the conventions of scikit-learn's estimators."""
 
 from __future__ import annotations
 

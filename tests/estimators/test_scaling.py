@@ -1,4 +1,4 @@
-"""Columns are shifted and scaled; constant ones are not blown up."""
+"""Columns are shifted and scaled; constant ones are not amplified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nets of all kinds, and what is said of wrong settings and data."""
+"""Nets of all kinds, and the errors for wrong settings and data."""
 
 from __future__ import annotations
 

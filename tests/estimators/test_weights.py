@@ -1,4 +1,4 @@
-"""Weights of samples and classes, and samples that are held back."""
+"""Weights of samples and classes, and samples that are held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights along depth: refinement keeps the function, roughness is the integral that it is called after."""
+"""Weights along depth: refinement keeps the function, roughness equals the integral in its definition."""
 
 from __future__ import annotations
 

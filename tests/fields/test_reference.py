@@ -1,4 +1,4 @@
-"""The plain meaning of fields: linear where promised, transposes and gradients that belong to them."""
+"""The reference implementation of fields: linear where stated, with matching transposes and gradients."""
 
 from __future__ import annotations
 

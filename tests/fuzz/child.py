@@ -1,4 +1,4 @@
-"""Runs calls with hostile arguments, one after another, and writes down how each one ended.
+"""Runs calls with hostile arguments one after another and records how each one ended.
 
     python child.py PLAN RESULTS
     python child.py NAME '{"argument": "hostile value"}'    # one call again

@@ -1,4 +1,4 @@
-"""Every public callable, with hostile arguments: a result or a clear error, never a crash, a hang or a riddle.
+"""Every public callable, with hostile arguments: a result or a clear error, never a crash, a hang or a vague message.
 
 A call is *clear* if it ends with an exception of the package, with one that names an argument in backticks, or in the
 user's own function.

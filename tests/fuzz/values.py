@@ -1,4 +1,4 @@
-"""Hostile values for arguments, by name, each built anew so that a call can be repeated."""
+"""Hostile values for arguments, by name, each built again for every call, so that a call can be repeated."""
 
 from __future__ import annotations
 

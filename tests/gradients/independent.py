@@ -1,4 +1,4 @@
-"""Derivatives by somebody else: steps written again on torch tensors, in two ways, for torch's own differentiation.
+"""Independent derivatives: steps implemented again on torch tensors, in two ways, and differentiated by autograd.
 
 `by_program` executes the program of a scheme operation by operation.  `by_textbook` knows nothing of programs: it has
 one loop per family, from the coefficients of the scheme's own record.

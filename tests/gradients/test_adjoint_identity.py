@@ -1,4 +1,4 @@
-"""<J v, w> = <v, J'w>: tangents and gradients of every scheme are each other's transposes."""
+"""<J v, w> = <v, J'w>: tangents and gradients of every scheme are transposes of each other."""
 
 from __future__ import annotations
 

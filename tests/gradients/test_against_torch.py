@@ -1,4 +1,4 @@
-"""Gradients agree with those that torch finds of the same steps, written again: states, arguments and times."""
+"""Gradients agree with autograd of an independent implementation of the steps: states, arguments and times."""
 
 from __future__ import annotations
 

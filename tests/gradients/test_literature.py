@@ -1,4 +1,4 @@
-"""What the literature warns of: flows that cannot be run back, and gradients that are not those of the steps."""
+"""Known pitfalls of the literature: flows unstable backward in time, and gradients that are not those of the steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_dissipative_flows_cannot_be_run_back(name):
     problem, how = FLOWS[name]
     end_gradient = np.ones(problem.y0.size)
     exact = sn.gradient(problem, "dopri5", end_gradient=end_gradient, **how)
-    with pytest.warns(AdjointWarning, match="solving back misses"):
+    with pytest.warns(AdjointWarning, match="solving backward misses"):
         back = sn.gradient(problem, "dopri5", end_gradient=end_gradient, memory="continuous", **how)
     assert np.linalg.norm(back.flat - exact.flat) > WRONG * np.linalg.norm(exact.flat)
     safety = sn.stability.adjoint_safety(problem, "dopri5", end_gradient=end_gradient, **how)

@@ -1,4 +1,4 @@
-"""The gradient does not depend on how much is kept, where, and how the loss is written."""
+"""The gradient does not depend on the memory policy or on the form of the loss."""
 
 from __future__ import annotations
 

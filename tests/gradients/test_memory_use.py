@@ -1,4 +1,4 @@
-"""Memory grows with the number of slots, not with that of steps."""
+"""Memory grows with the number of slots, not with the number of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs are the schemes: executed in plain NumPy they give what `solve` gives, and what undoes a step undoes it."""
+"""Step programs equal the schemes: in plain NumPy they give the results of `solve`, and inverse steps invert steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gradient with a directory outlives its process: the next one goes on, and arrives at the same bits."""
+"""A gradient with a directory outlives its process: the next process resumes it, with bitwise equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gradient leaves of a loss shrinks as the square of a step in any direction; with the Hessian, as its cube."""
+"""Taylor tests: the remainder of first order decreases like the square of the step, with the Hessian like its cube."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that ends at an event: its time and state move with everything, by the implicit function theorem."""
+"""Gradients of runs that end at an event, by the implicit function theorem."""
 
 from __future__ import annotations
 

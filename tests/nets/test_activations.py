@@ -1,4 +1,4 @@
-"""Slopes of activations in kernels have all their digits, for large arguments too."""
+"""Slopes of activations in kernels are accurate to rounding, for large arguments too."""
 
 from __future__ import annotations
 

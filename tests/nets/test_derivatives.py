@@ -1,4 +1,4 @@
-"""Every connectivity x dynamics x scheme x memory: tangent and pullback belong together, to the net and to autograd."""
+"""Every connectivity x dynamics x scheme x memory: tangent and pullback are consistent with the net and autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of several axes have the stated layout, or are refused: no axes are mixed."""
+"""Inputs of several axes have the stated layout, or are refused: axes are never confused."""
 
 from __future__ import annotations
 

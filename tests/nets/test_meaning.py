@@ -1,4 +1,4 @@
-"""What a net computes: the same as the plain problem, whatever the batch; equivariant where promised."""
+"""What a net computes: the same as the equivalent problem, in any batch; equivariant where stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gradients take: few vectors of parameters, a budget that holds, nothing large left behind; and forks."""
+"""Memory of gradients: few vectors of parameters, a budget that is respected, no large leftovers; and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel in depth: the same numbers as step by step, how fast they come, and that nobody sees who computed them."""
+"""Parallel in depth: the results of serial runs, rates of convergence, and independence of the distribution of work."""
 
 from __future__ import annotations
 

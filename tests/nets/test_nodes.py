@@ -1,4 +1,4 @@
-"""A net on a graph as a model whose samples are nodes: what it computes, its derivatives, what it learns."""
+"""A net on a graph as a model whose samples are nodes: its outputs, its derivatives, its training."""
 
 from __future__ import annotations
 

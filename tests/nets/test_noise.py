@@ -1,4 +1,4 @@
-"""Nets with diffusion: the paths that samples see, agreement with plain NumPy, exact derivatives under every memory."""
+"""Nets with diffusion: the paths of samples, agreement with plain NumPy, exact derivatives under every memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks as plain problems: with weights of their own, and derivatives where problems have them."""
+"""Blocks as problems: with separate weights, and derivatives where problems have them."""
 
 from __future__ import annotations
 

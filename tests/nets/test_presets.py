@@ -1,4 +1,4 @@
-"""Presets take the options that their page names, initial weights keep to their promises."""
+"""Presets accept the documented options, and initial weights have the stated properties."""
 
 from __future__ import annotations
 

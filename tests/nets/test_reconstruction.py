@@ -1,4 +1,4 @@
-"""Input recovered from output: what reversible nets undo, and what comes of running other nets backward.
+"""Inputs recovered from outputs: reversible nets invert their steps; running other nets backward fails.
 
 Chang et al. (2018), Reversible architectures, state that Hamiltonian, leapfrog and midpoint nets are reversible, and
 have nets of 74, 218 and 1202 layers.  The table is ours: 32 features, 64 samples, K of unit scale, no bias; in brackets

@@ -1,4 +1,4 @@
-"""Layers that share their weights, each in its own way, are what `reference` says."""
+"""Layers that share their weights in different ways agree with `reference`."""
 
 from __future__ import annotations
 

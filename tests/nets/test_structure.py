@@ -1,4 +1,4 @@
-"""What the dynamics promise: growth, invariants, symplecticity, Jacobians of deep nets, stability limits.
+"""Properties of the dynamics: growth, invariants, symplecticity, Jacobians of deep nets, stability limits.
 
 The dynamics are those of Haber & Ruthotto (2017), Chang et al. (2018) and Ruthotto & Haber (2020), whose statements are
 quoted in `docs/claims.md`.  All numbers are ours; in brackets those that earlier scripts of ours found.

@@ -1,4 +1,4 @@
-"""Clear errors for wrong designs and inputs; nets come back from files bit by bit."""
+"""Clear errors for wrong designs and inputs; nets are read from files with bitwise equal weights."""
 
 from __future__ import annotations
 

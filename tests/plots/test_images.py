@@ -1,4 +1,4 @@
-"""Figures look as the stored images, which were looked at; `python tests/plots/figures.py` stores new ones."""
+"""Figures agree with the stored images, which were inspected; `python tests/plots/figures.py` stores new ones."""
 
 from __future__ import annotations
 

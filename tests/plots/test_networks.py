@@ -1,4 +1,4 @@
-"""Figures of networks have the parts they promise, in the right places and colours."""
+"""Figures of networks have the documented parts, in the right places and colours."""
 
 from __future__ import annotations
 

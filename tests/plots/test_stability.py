@@ -1,4 +1,4 @@
-"""Figures of stability show the regions they promise."""
+"""Figures of stability show the correct regions."""
 
 from __future__ import annotations
 

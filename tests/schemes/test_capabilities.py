@@ -1,4 +1,4 @@
-"""What a scheme is said to admit agrees with what is accepted, refused and done, over the whole catalogue."""
+"""The declared capabilities of every scheme agree with what is accepted, refused and computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error estimates of all pairs: of the right order, equal to the error they estimate, and obeyed by the engine."""
+"""The error estimates of all pairs: of the right order, equal to the error they estimate, and used by the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every scheme has the order it promises where it counts: on nonlinear, non-autonomous, coupled problems of every form.
+"""Every scheme attains its declared order on nonlinear, non-autonomous, coupled problems of every form.
 
 The order is measured in extended precision by the plain executor, at steps so short that the principal error dominates;
 the compiled engine is then held to that executor on the same steps.

@@ -1,4 +1,4 @@
-"""The numbers of every scheme keep the promise of its order, and none of them can be wrong unnoticed."""
+"""The coefficients of every scheme satisfy its order conditions, and a wrong coefficient is always detected."""
 
 from __future__ import annotations
 

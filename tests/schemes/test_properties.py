@@ -1,4 +1,4 @@
-"""What follows from the numbers agrees with the literature, and the catalogue answers by name and by property."""
+"""Properties derived from coefficients agree with the literature; the catalogue finds schemes by name and property."""
 
 from __future__ import annotations
 

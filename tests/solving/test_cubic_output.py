@@ -1,4 +1,4 @@
-"""Families without a continuous extension of their own: all that is wanted of their steps goes through a cubic."""
+"""Families without a continuous extension: output inside their steps comes from a cubic."""
 
 from __future__ import annotations
 

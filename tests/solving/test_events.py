@@ -1,4 +1,4 @@
-"""Zeros of functions along a solution: at the right times, in order, every one, on every rung."""
+"""Zeros of functions along a solution: at the right times, in order, none missed, on every rung."""
 
 from __future__ import annotations
 

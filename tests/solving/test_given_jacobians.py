@@ -1,4 +1,4 @@
-"""A Jacobian of the user is checked: its shape and type, its values where a wrong one would give wrong results."""
+"""A user's Jacobian is checked: its shape and type, its values where a wrong one would give wrong results."""
 
 from __future__ import annotations
 

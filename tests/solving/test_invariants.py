@@ -1,4 +1,4 @@
-"""What symplectic and symmetric schemes keep and others lose: momenta, the form, the energy in the mean, the way back.
+"""What symplectic and symmetric schemes preserve and others do not: momenta, the form, mean energy, reversibility.
 
 Long runs use the compiled engine; single steps the plain executor in extended precision.
 """

@@ -1,4 +1,4 @@
-"""`solve_ivp` is SciPy's: same steps, same numbers, same fields, same complaints."""
+"""`solve_ivp` is SciPy's: the same steps, numbers, fields and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers do not depend on how arrays lie in memory, nor on what ran before."""
+"""Results depend neither on the memory layout of arrays nor on earlier runs."""
 
 from __future__ import annotations
 

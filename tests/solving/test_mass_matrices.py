@@ -1,4 +1,4 @@
-"""Mass matrices: M y' = f(t, y) with M regular or singular, against exact solutions and problems without M."""
+"""Mass matrices: M y' = f(t, y) with M nonsingular or singular, against exact solutions and problems without M."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stepping by hand is solving, bit for bit, and goes on from disk as if nothing had happened."""
+"""Stepping by hand equals `solve` bit for bit, and continues from disk without a difference."""
 
 from __future__ import annotations
 

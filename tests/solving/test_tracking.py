@@ -1,4 +1,4 @@
-"""Trackers see the states of a run as `solve` saves them, and can store them, check them and stop the run."""
+"""Trackers receive the states of a run as `solve` saves them, and can store them, check them and stop the run."""
 
 from __future__ import annotations
 

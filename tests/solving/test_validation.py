@@ -1,4 +1,4 @@
-"""Wrong arguments are refused at the border: the argument in backticks, what was found, what is wanted."""
+"""Wrong arguments are refused by the public functions: the argument in backticks, what was found, what is required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions of IMEX and exponential schemes: the explicit part beside a stiff one."""
+"""Regions of IMEX and exponential schemes: the explicit part for a given stiff part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports and regions of schemes have the values of the books."""
+"""Reports and regions of schemes have the values of the literature."""
 
 from __future__ import annotations
 

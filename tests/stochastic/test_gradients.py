@@ -64,7 +64,7 @@ def test_all_memory_policies_lanes_tangents_and_jacobians_agree(name, noise, tmp
         assert found.value == pytest.approx(lanes.value[18], rel=AGREEMENT)
     direction, change = np.array([0.3, -0.7]), (0.4,)
     if name in WITHOUT_TANGENT:
-        with pytest.raises(NoDerivative, match="`tangent` and `hvp` do not take it"):
+        with pytest.raises(NoDerivative, match="`tangent` and `hvp` do not support it"):
             sn.tangent(own, name, y0=direction, steps=STEPS)
         return
     jacobian = sn.jacobian(own, name, steps=STEPS)

@@ -1,4 +1,4 @@
-"""Reads changed files in a process of its own: `python fuzz_child.py tests folder seed count format...`.
+"""Reads changed files in a separate process: `python fuzz_child.py tests folder seed count format...`.
 
 Prints one line for every change, before and after it is read, so that a signal can be told from an exception.
 """

@@ -1,4 +1,4 @@
-"""Changes of stored files: of their bytes, and of the numbers in files that are otherwise in order."""
+"""Changes of stored files: of their bytes, and of the numbers in otherwise valid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files from others: whatever is changed in one, it is refused by name or can be used, and nothing crashes."""
+"""Untrusted files: a file with any change is refused by name or can be used, and nothing crashes."""
 
 from __future__ import annotations
 

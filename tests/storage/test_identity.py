@@ -1,4 +1,4 @@
-"""What is stored belongs to what it was made of: objects are compared by value, or refused."""
+"""Stored results are tied to their inputs: objects are compared by value, or refused."""
 
 from __future__ import annotations
 

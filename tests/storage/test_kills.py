@@ -1,4 +1,4 @@
-"""Whatever ends a process or fills a disk: what was stored before is there, or what was to be stored, as a whole."""
+"""After a killed process or a full disk, a folder holds either the old content or the new one, complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes on one folder: the second one is told who is there, and goes on when that one is gone."""
+"""Two processes on one folder: the second one is told which process holds the lock, and continues when it ends."""
 
 from __future__ import annotations
 

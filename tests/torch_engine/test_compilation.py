@@ -1,4 +1,4 @@
-"""What importing costs, and what `torch.compile` sees of solves that read numbers."""
+"""The cost of imports, and `torch.compile` on solves that read numbers."""
 
 from __future__ import annotations
 

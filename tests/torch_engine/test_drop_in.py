@@ -1,4 +1,4 @@
-"""What torchdiffeq takes is taken: scripted and sparse fields, autocast, times elsewhere, mixed precisions, budgets."""
+"""Arguments of torchdiffeq are accepted: scripted and sparse fields, autocast, times on other devices, budgets."""
 
 from __future__ import annotations
 
@@ -153,10 +153,10 @@ NEVER = {"event_fn": lambda t, y: y.square().sum() + 1.0}
 def test_an_event_that_never_happens(how, interface):
     """The search ends at `t_max`, or after a number of steps."""
     y0, t0 = torch.tensor([1.0, 0.0], dtype=torch.float64), TIMES[0]
-    with pytest.raises(StepError, match=r"`event_fn` was not zero .*`t_max`"):
+    with pytest.raises(StepError, match=r"`event_fn` had no zero .*`t_max`"):
         snt.odeint_event(rotation, y0, t0, t_max=3.0, odeint_interface=interface, **NEVER, **how)
     budget = how | {"options": how.get("options", {}) | {"max_num_steps": 50}}
-    with pytest.raises(StepError, match=r"`event_fn` was not zero .*`max_num_steps`"):
+    with pytest.raises(StepError, match=r"`event_fn` had no zero .*`max_num_steps`"):
         snt.odeint_event(rotation, y0, t0, odeint_interface=interface, **NEVER, **budget)
 
 

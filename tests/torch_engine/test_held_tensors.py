@@ -1,4 +1,4 @@
-"""Gradients of tensors that a field holds and that are no parameters of it, in every memory."""
+"""Gradients of tensors that a field holds but that are not its parameters, under every memory policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixed steps and blocks never ask a device for a number, forward and backward."""
+"""Fixed steps and blocks never read a number from a device, forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields of networks on tensors: what their records mean, by every scheme, connectivity, activation and depth."""
+"""Fields of networks on tensors agree with their records, for every scheme, connectivity, activation and depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules as those of torch are used: copied, saved, traced, exported, pruned, frozen, hooked and transformed."""
+"""Modules in the usual operations of torch: copied, saved, traced, exported, pruned, frozen, hooked and transformed."""
 
 from __future__ import annotations
 

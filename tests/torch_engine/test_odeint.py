@@ -1,4 +1,4 @@
-"""`odeint` means what torchdiffeq's means, runs without reading tensors, compiles whole, and names bad input."""
+"""`odeint` has torchdiffeq's semantics, runs without reading tensors, compiles whole, and names bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches whose samples have steps of their own: nobody feels the others, failures stay where they are."""
+"""Batches with per-sample step sizes: samples do not influence each other, and failures stay isolated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that are recognised as perceptrons: the same numbers as by autograd, and everything else is called."""
+"""Functions that are recognised as perceptrons: the numbers of autograd; other functions are called as usual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers that change when a field is evaluated: the same in every memory, as if nothing had been run again."""
+"""Buffers that change when a field is evaluated: the same under every memory policy, as if no step were run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options, callbacks and events mean what they mean in torchdiffeq."""
+"""Options, callbacks and events have the same meaning as in torchdiffeq."""
 
 from __future__ import annotations
 

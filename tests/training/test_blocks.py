@@ -1,4 +1,4 @@
-"""One block of parameters after the other, and one level of depth after the other."""
+"""Block coordinate descent, and training by levels of depth."""
 
 from __future__ import annotations
 

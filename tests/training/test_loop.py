@@ -1,4 +1,4 @@
-"""The loop: what it computes, when it ends, what it keeps when training diverges or is interrupted."""
+"""The training loop: its updates, when it ends, and its result when training diverges or is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regularisers of stability: gradients are exact, values those of closed forms, and training obeys them."""
+"""Regularisers of stability: gradients are exact, values agree with closed forms, and training reduces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored runs: no pickle, the same bits after kill -9, and nothing mixed up."""
+"""Stored runs: no pickle, bitwise equal results after kill -9, and runs are never confused."""
 
 from __future__ import annotations
 

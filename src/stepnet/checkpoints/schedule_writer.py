@@ -18,7 +18,7 @@ from stepnet.checkpoints.counts import balanced_split, mixed_split
 NO_SLOT = -1
 Task = tuple[Any, ...]  # a method of the writer and its arguments
 ROWS_PER_STEP = 5  # a reversal, and for each split an advance, a keep, a restore and a drop
-LONGEST_SCHEDULE = 2**28  # steps, whose actions take tens of gigabytes
+LONGEST_SCHEDULE = 2**28  # steps; the actions of more would take tens of gigabytes
 
 
 class BlockRule(NamedTuple):

@@ -14,7 +14,7 @@ from stepnet.cli.error_messages import show_errors
 @click.command(short_help="Bound the amplification of a net.")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @click.option("--limit", type=float, default=10.0, show_default=True, help="Amplification that counts as stable.")
-@click.option("--box", help="The lowest and the highest input a,b: bounds for inputs between them.")
+@click.option("--box", help="Lowest and highest input a,b: bounds hold for inputs between them.")
 @click.option("--json", "is_json", is_flag=True, help="Print the bounds as JSON.")
 def certificate(model: str, limit: float, box: str | None, is_json: bool) -> None:
     """Bound how much each block of the net in the file MODEL amplifies perturbations.

@@ -17,7 +17,9 @@ from stepnet.cli.error_messages import show_errors
 @click.argument("schemes", nargs=-1, required=True)
 @click.option("--steps", help="Increasing numbers of equal steps a,b,c: observed orders instead of tolerances.")
 @click.option("--tolerances", help="Tolerances a,b,c of pairs.")
-@click.option("--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table there.")
+@click.option(
+    "--csv", "csv_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table to this CSV file."
+)
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw a figure into this file.")
 @click.option("--json", "is_json", is_flag=True, help="Print the table as a JSON list.")
 def compare(

@@ -11,7 +11,7 @@ from stepnet.cli.demo_page import Chapter, write_page
 
 SECTIONS = {
     "orbit_comparison": "Orbits: symplectic schemes and adaptive pairs",
-    "stiff_comparison": "Stiff problems: Robertson and van der Pol beside SciPy",
+    "stiff_comparison": "Stiff problems: Robertson and van der Pol, compared with SciPy",
     "path_comparison": "Stochastic equations: paths, densities and strong orders",
     "expectation_comparison": "Expectations: a classifier with noise, multilevel Monte Carlo",
     "equation_comparison": "Partial differential equations: a pattern, a recovered diffusivity, the equation of a net",

@@ -191,5 +191,5 @@ def run(folder: Path, echo: Callable[[str], object] = print) -> None:
     try:
         path = draw_figure(grow_pattern(), recovery, data, compared, folder)
     except ModuleNotFoundError:
-        return  # the section on orbits has said that matplotlib is missing
+        return  # the section on orbits has reported that matplotlib is missing
     echo(f"\nFigure: {path}")

@@ -48,7 +48,7 @@ def estimate_call() -> list[MultilevelEstimate]:
 def format_costs(found: list[MultilevelEstimate]) -> str:
     """Errors and costs for all targets, and the levels of the last one."""
     head = f"{'target':>8}{'error':>10}{'levels':>8}{'steps':>10}{'plain Monte Carlo':>22}"
-    title = "Price of a call by multilevel Monte Carlo: root mean square error asked for, error of one run"
+    title = "Price of a call by multilevel Monte Carlo: requested root mean square error, error of one run"
     lines = [title, head, "-" * len(head)]
     for target, each in zip(TARGETS, found, strict=True):
         numbers = f"{target:>8.0e}{abs(each.value - PRICE):>10.1e}{len(each.levels):>8}{each.cost:>10.1e}"
@@ -133,5 +133,5 @@ def run(folder: Path, echo: Callable[[str], object] = print) -> None:
         echo("\n" + format_surfaces(found))
         path = draw_figure(X, y, found, folder)
     except ModuleNotFoundError:
-        return  # the section on orbits has said that matplotlib is missing
+        return  # the section on orbits has reported that matplotlib is missing
     echo(f"\nFigure: {path}")

@@ -114,5 +114,5 @@ def run(folder: Path, echo: Callable[[str], object] = print) -> None:
     try:
         path = draw_figure(found, folder)
     except ModuleNotFoundError:
-        return  # the section on orbits has said that matplotlib is missing
+        return  # the section on orbits has reported that matplotlib is missing
     echo(f"\nFigure: {path}")

@@ -34,7 +34,7 @@ class StrongErrors(NamedTuple):
 
 
 def motion() -> SDE:
-    """dy = a y dt + b y dW, y(0) = 1; runs with any number of steps see the same Brownian paths."""
+    """dy = a y dt + b y dW, y(0) = 1; runs with any number of steps use the same Brownian paths."""
     drift, diffusion = (lambda t, y, a, b: a * y), (lambda t, y, a, b: b * y)
     return SDE(drift, diffusion, np.ones(1), (0.0, 1.0), (DRIFT, DIFFUSION), seed=1, cells=CELLS)
 
@@ -131,5 +131,5 @@ def run(folder: Path, echo: Callable[[str], object] = print) -> None:
     try:
         path = draw_figure(found, folder)
     except ModuleNotFoundError:
-        return  # the section on orbits has said that matplotlib is missing
+        return  # the section on orbits has reported that matplotlib is missing
     echo(f"\nFigure: {path}")

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 @click.option("--rtol", type=float, help="Relative tolerance of adaptive steps.")
 @click.option("--atol", type=float, help="Absolute tolerance of adaptive steps.")
 @click.option("--save-at", help="Save times, first:last:count or a,b,c. Default: every step.")
-@click.option("--path", type=click.IntRange(min=0), help="Which Brownian path of an SDE.")
+@click.option("--path", type=click.IntRange(min=0), help="Number of the Brownian path of an SDE.")
 @click.option(
     "--out", "file", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write times and states there: a table if it ends in .csv, else an NPZ file with the arrays t and y.",
+    help="File for times and states: a table if it ends in .csv, else an NPZ file with the arrays t and y.",
 )  # fmt: skip
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Draw the solution into this file.")
 @click.option("--json", "is_json", is_flag=True, help="Print the end state and the statistics as JSON.")

@@ -1,4 +1,4 @@
-"""The stiff chapter of `stepnet demo`: Robertson's kinetics and van der Pol's equation beside SciPy."""
+"""The stiff chapter of `stepnet demo`: Robertson's kinetics and van der Pol's equation, compared with SciPy."""
 
 from __future__ import annotations
 

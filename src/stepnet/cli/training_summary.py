@@ -85,7 +85,7 @@ def _build_estimator(task: str, seed: int, settings: dict[str, Any]) -> NetClass
 
 
 def _fit(model: NetClassifier | NetRegressor, parts: list[np.ndarray], folder: Path, resume: bool) -> str:
-    """Train; return a message if training broke off, with the model at the weights reached."""
+    """Train; return a message if training stopped early, with the model at the weights reached."""
     is_full = str(model.optimiser).lower() in METHODS
     try:
         model.fit(*parts[:2], path=None if is_full else folder / "run", resume=resume)
@@ -103,7 +103,7 @@ def _fit(model: NetClassifier | NetRegressor, parts: list[np.ndarray], folder: P
 
 
 def _give(model: NetClassifier | NetRegressor, parts: list[np.ndarray], theta: np.ndarray) -> None:
-    """Give the model the weights of a run that broke off: fit it for zero epochs, then set the weights."""
+    """Give the model the weights of a run that stopped early: fit it for zero epochs, then set the weights."""
     settings = model.get_params()
     model.set_params(optimiser="adam", rate=None, epochs=0, progress=False).fit(*parts[:2])
     model.net_.put(theta)
@@ -248,11 +248,11 @@ def _require_enough(y: np.ndarray, tested: int) -> None:
     if counts.min() < 2:
         lonely = ", ".join(map(str, classes[counts < 2][:5]))
         raise ValueError(
-            f"every class must have two samples or more, to learn from and to test with; found one of {lonely} "
+            f"every class must have two samples or more, for training and for testing; found one of {lonely} "
             "(--task regression if the targets are quantities)"
         )
     if not len(classes) <= tested <= len(y) - len(classes):
         raise ValueError(
-            f"--test must leave a sample of each of {len(classes)} classes to learn from and to test with; found "
+            f"--test must leave a sample of each of {len(classes)} classes for training and for testing; found "
             f"{tested} of {len(y)} samples to test"
         )

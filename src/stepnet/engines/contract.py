@@ -107,7 +107,8 @@ class Members(NamedTuple):
 class EnsembleOutcome(NamedTuple):
     """The result of an ensemble: states (members, times, entries), and the status and end time of each member.
 
-    `saved` counts the save times that were reached; `rung` says how the members were run, `reason` why not in lanes.
+    `saved` counts the save times that were reached; `rung` says how the members were run, and `reason` why they were
+    not run in lanes.
     """
 
     y: np.ndarray

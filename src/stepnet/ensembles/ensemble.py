@@ -24,7 +24,7 @@ from stepnet.solution import EnsembleSolution
 from stepnet.solving.integrate import find_scheme, import_engine
 from stepnet.solving.planning import AdaptiveOptions, plan_steps, validate_events, validate_projection, validate_times
 
-MANY = 256  # members from which a second thread pays
+MANY = 256  # members from which a second thread pays off
 
 
 @explain_arguments()
@@ -70,8 +70,8 @@ def solve_ensemble(
     paths : int or array_like of int, optional
         For an `SDE` or `Langevin`: the number of paths, from `problem.path` on, or the path of each member.  A number
         of paths is taken for each row of `y0` and `args`; the members are then all paths of the first row, all paths
-        of the second row, and so on.  Without it each row has the next path.  Members with the same path see the same
-        noise.
+        of the second row, and so on.  Without it each row is assigned the next path.  Members with the same path see
+        the same noise.
     increments : array_like, optional
         For an `SDE`: increments of W, (paths, steps, components), instead of those of its Brownian paths, for schemes
         that need nothing else of W.  A member takes the row of its path; by default each row has one member.

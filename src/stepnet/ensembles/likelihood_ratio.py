@@ -55,9 +55,10 @@ def likelihood_ratio_gradient(
     """Estimate the derivative of E payoff(y_end) with respect to `args` by weights instead of derivatives of `payoff`.
 
     The weight of a path is the derivative of the logarithm of its density under Euler-Maruyama with equal steps, so
-    that `payoff` may jump.  Payoffs minus the mean of the others are weighted, which is unbiased and has less variance.
-    The variance of derivatives with respect to the diffusion grows with the number of steps; where `payoff` is smooth,
-    `gradient_ensemble` is more accurate.  (P. Glasserman 2003, Monte Carlo Methods in Financial Engineering, 7.3)
+    that `payoff` may be discontinuous.  Payoffs minus the mean of the others are weighted, which is unbiased and has
+    less variance. The variance of derivatives with respect to the diffusion grows with the number of steps; where
+    `payoff` is smooth, `gradient_ensemble` is more accurate.  (P. Glasserman 2003, Monte Carlo Methods in Financial
+    Engineering, 7.3)
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ AN_EQUATION = validation.instance(ODE, SecondOrder, what="an equation built by `
 
 @dataclass(frozen=True, eq=False)
 class BoundaryDataRHS:
-    """An equation whose last arguments are handed to its boundary functions, value(t, *data)."""
+    """An equation whose last arguments are passed to its boundary functions, value(t, *data)."""
 
     inner: Any
     n_own: int

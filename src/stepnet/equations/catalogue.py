@@ -33,7 +33,7 @@ A_RATE = validation.real("[0, inf)")
 def _check_source(
     source: Any, grid: Grid, t_span: tuple[float, float]
 ) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
-    """A function of time is kept by the right-hand side; an array becomes an argument, with a gradient."""
+    """A function of time is stored in the right-hand side; an array becomes an argument, with a gradient."""
     if source is None:
         return None, ()
     if not callable(source):
@@ -74,7 +74,7 @@ def heat(
     u0 : array_like
         Initial state, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     diffusivity : float
         Not negative; the first of `args`.
     source : array_like or callable, optional
@@ -121,7 +121,7 @@ def diffusion(
     u0 : array_like
         Initial state, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     diffusivity : array_like
         Of the shape of the grid, finite and not negative; the first of `args`.
     source : array_like or callable, optional
@@ -170,9 +170,9 @@ def wave(
     u0, v0 : array_like
         Initial state and velocity u_t, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     speed : float
-        Not negative; the only one of `args`.
+        Not negative; the only entry of `args`.
     order : {2, 4, 6, 8}
         The order in space; where sides make eigenvalues complex (order 8), waves would grow, and it is refused.
     check_steps : bool
@@ -218,9 +218,9 @@ def transport(
     u0 : array_like
         Initial state, of the shape of the grid, with axes of components in front of it if there are several fields.
     t_span : (float, float)
-        Begin and end; an end before the begin solves a terminal-value problem.
+        Initial and final time; a final time before the initial one solves a terminal-value problem.
     velocity : array_like or callable
-        One number or one array of the shape of the grid per axis, the only one of `args`; or a function of time that
+        One number or one array of the shape of the grid per axis, the only entry of `args`; or a function of time that
         returns them, such as `nets.NetworkVelocity`.
     order : {1, 2, 3}
         The order in space; 1 is monotone.
@@ -266,7 +266,7 @@ def advection_diffusion(
     u0 : array_like
         Initial state, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     velocity : array_like or callable
         One number or one array of the shape of the grid per axis, the first of `args`; or a function of time that
         returns them.
@@ -333,9 +333,9 @@ def burgers(
     u0 : array_like
         Initial state, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     viscosity : float
-        Not negative; the only one of `args`.
+        Not negative; the only entry of `args`.
     reconstruction : {"constant", "muscl", "weno5"}
         As in `operators.ConservationLaw`.
     limiter : {"minmod", "van_leer", "mc", "superbee"}
@@ -369,8 +369,8 @@ def poisson(grid: Grid, source: Any, *, order: int = 2) -> np.ndarray:
     and cosine transforms solve it; otherwise a sparse factorisation does, which takes longer and more memory.  It is
     one call of SuperLU, minutes long on millions of points, and Ctrl-C takes effect when it has ended.
 
-    Where u is determined up to a constant (periodic and Neumann sides), the mean of the source must fit the boundary
-    values, and the solution with mean zero is returned.
+    Where u is determined up to a constant (periodic and Neumann sides), the mean of the source must be compatible
+    with the boundary values, and the solution with mean zero is returned.
 
     Parameters
     ----------

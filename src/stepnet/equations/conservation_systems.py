@@ -124,9 +124,9 @@ def euler(
     velocity : array_like
         One array of the shape of the grid per axis.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     gamma : float
-        Ratio of specific heats, above 1; the only one of `args`.
+        Ratio of specific heats, above 1; the only entry of `args`.
     reconstruction : {"constant", "muscl", "weno5"}
         As in `operators.ConservationLaw`; applied to the components of the state.
     numerical_flux : {"rusanov", "hll"}
@@ -201,9 +201,9 @@ def shallow_water(
     velocity : array_like
         One array of the shape of the grid per axis.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     gravity : float
-        Positive; the only one of `args`.
+        Positive; the only entry of `args`.
     reconstruction : {"constant", "muscl", "weno5"}
         As in `operators.ConservationLaw`; applied to the components of the state.
     numerical_flux : {"rusanov", "hll"}
@@ -273,9 +273,9 @@ def acoustics(
     velocity : array_like
         One array of the shape of the grid per axis.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     speed : float
-        Not negative; the only one of `args`.
+        Not negative; the only entry of `args`.
     reconstruction : {"constant", "muscl", "weno5"}
         As in `operators.ConservationLaw`; applied to the components of the state.
     numerical_flux : {"rusanov", "hll"}

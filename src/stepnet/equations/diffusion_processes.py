@@ -21,7 +21,7 @@ from stepnet.operators.stencils import build_stencil
 from stepnet.problem import ODE, SDE, validate_span
 
 AN_SDE = validation.instance(SDE, what="an `SDE`")
-LARGEST_RATIO = 500.0  # of drift to diffusion in a cell, where exp is still finite
+LARGEST_RATIO = 500.0  # of drift to diffusion in a cell, for which exp is still finite
 SMALL_RATIO = 1e-2  # below which x / (exp(x) - 1) is its Taylor polynomial, to rounding
 TINY = 1e-300
 
@@ -40,7 +40,7 @@ def weigh(x: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class FokkerPlanckRHS:
-    """-div(f p) + 1/2 sum_ij (D_ij p)_ij: what flows into each cell.
+    """-div(f p) + 1/2 sum_ij (D_ij p)_ij: the net flow into each cell.
 
     The flux f p - 1/2 (D p)' through a face is that of the exact stationary profile between its two cells, so that p
     stays positive (Scharfetter & Gummel 1969; Chang & Cooper 1970).
@@ -138,9 +138,9 @@ def fokker_planck(grid: Grid, u0: Any, t_span: tuple[float, float], sde: SDE, *,
     u0 : array_like
         The density at the beginning, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     sde : SDE
-        Its drift and diffusion must also take arrays of states (components, points).  `args` of the problem are its.
+        Its drift and diffusion must also take arrays of states (components, points).  The problem has the same `args`.
         In the Stratonovich sense the noise-induced drift is added.
     check_steps : bool
         Whether fixed steps beyond the stability limit of a scheme are refused.
@@ -249,7 +249,7 @@ def backward_kolmogorov(
     t_span : (float, float)
         The beginning t0 and the end T > t0 of the paths.
     sde : SDE
-        Its drift and diffusion must also take arrays of states (components, points).  `args` of the problem are its.
+        Its drift and diffusion must also take arrays of states (components, points).  The problem has the same `args`.
     potential, source : callable, optional
         V and source, `V(t, y, *args)`, for arrays of states.
     order : {1, 2, 3}

@@ -75,7 +75,7 @@ def characteristic_flow(grid: Grid, velocity: Any, order: int = 3) -> Flow:
     Parameters
     ----------
     grid : Grid
-        Where u lives.
+        The grid of u.
     velocity : array_like or callable
         One number per axis, or `velocity(t, x)` at points x (axes, ...), such as `nets.NetworkVelocity`.
     order : int
@@ -108,8 +108,8 @@ def characteristic_flow(grid: Grid, velocity: Any, order: int = 3) -> Flow:
 def heat_flow(grid: Grid, diffusivity: float = 1.0) -> Flow:
     """The solution of u_t = diffusivity lap u on a periodic grid by Fourier transforms, as part of a `Split`.
 
-    Steps backward in time amplify rounding errors without bound, so that splitting schemes of order above two, such as
-    yoshida4, which have some, do not apply.
+    Steps backward in time amplify rounding errors without bound, so that splitting schemes of order above two, such
+    as yoshida4, which take such steps, do not apply.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def gray_scott(
     u0 : array_like
         Initial state (2, *grid).
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     diffusivities : (float, float)
         D_u and D_v, not negative.
     feed, kill : float
@@ -90,9 +90,9 @@ def allen_cahn(
     u0 : array_like
         Initial state, of the shape of the grid.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     width : float
-        Not negative; the only one of `args`.
+        Not negative; the only entry of `args`.
     order : {2, 4, 6, 8}
         The order in space.
     check_steps : bool
@@ -148,7 +148,7 @@ def fitzhugh_nagumo(
     u0 : array_like
         Initial state (2, *grid).
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     diffusivity : float
         D of u, not negative; v does not spread.
     rate, a, b, current : float

@@ -51,7 +51,7 @@ def schroedinger(
     u0 : array_like
         Initial psi, of the shape of the grid, real or complex.
     t_span : (float, float)
-        Begin and end.
+        Initial and final time.
     potential : array_like, optional
         V, of the shape of the grid; zero by default.
     interaction : float

@@ -12,7 +12,7 @@ from stepnet.schemes.capabilities import find_refusal
 from stepnet.schemes.catalogue import get
 from stepnet.schemes.conditions import amplification, imaginary_stability_limit, real_stability_limit
 
-GROWTH = 1e-9  # per step, which counts as rounding
+GROWTH = 1e-9  # growth per step that counts as rounding
 SCANNED = 400  # steps between zero and the first one that is surely unstable
 AXIS = 1e-9  # relative distance from an axis within which eigenvalues count as lying on it
 MARGIN = 1e-9  # by which a step may exceed the limit: rounding of the number of steps
@@ -79,7 +79,7 @@ def limit_step(scheme: Any, spectrum: np.ndarray, is_second_order: bool) -> floa
 
 
 def _scan(scheme: Any, spectrum: np.ndarray, size: float) -> float:
-    """The first h at which some eigenvalue leaves the region, by a scan and bisection."""
+    """The smallest h at which some eigenvalue leaves the region, by a scan and bisection."""
 
     def is_stable(h: float) -> bool:
         return bool(np.all(amplification(scheme, h * spectrum) <= 1 + GROWTH))
@@ -113,7 +113,7 @@ def find_step_refusal(problem: Problem, scheme: Any, longest: float) -> str | No
     span = abs(problem.t_span[1] - problem.t_span[0])
     return (
         f"`steps` must be at least {ceil(span / limit * (1 - MARGIN))}, found steps of {longest:.4g}: {begin} on this "
-        f"grid, where the limit is {limit:.4g}; `check_steps=False` of the equation leaves this check out"
+        f"grid, where the limit is {limit:.4g}; `check_steps=False` of the equation omits this check"
     )
 
 

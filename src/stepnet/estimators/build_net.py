@@ -36,7 +36,7 @@ def build_net(chosen: Any, inputs: int, outputs: int, seed: int) -> Net:
         return _build_by_name(net, inputs, outputs, chosen, {"seed": seed, "workers": workers})
     if not callable(net) or isinstance(net, type):
         raise TypeError(
-            "`net` must be a name, a Field, a Net or a function of (inputs, outputs) that gives one, "
+            "`net` must be a name, a Field, a Net or a function of (inputs, outputs) that returns a Net, "
             f"found {net!r:.80} ({type(net).__name__})"
         )
     found = (
@@ -98,7 +98,7 @@ def _build_with_options(maker: Callable[..., Any], sizes: tuple[Any, ...], own: 
 
 
 def add_diffusion(net: Net, sigma: float, is_learned: bool) -> Net:
-    """The same net with noise in all blocks: constant, or with a learned factor for each channel, at first 1."""
+    """The same net with noise in all blocks: constant, or with a learned factor for each channel, initially 1."""
     blocks = []
     for block in net.design.blocks:
         axes = block.field.parts[0].axes_in

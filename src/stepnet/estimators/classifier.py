@@ -44,8 +44,8 @@ class NetClassifier(ClassifierMixin, NetEstimator):  # type: ignore[misc]  # sci
         field, placed between an opening layer and a readout; a net, with its weights as initial values; or a function
         of (inputs, outputs), or (inputs, outputs, seed), that returns a net.
     width, steps, length, scheme, activation, options
-        Arguments of that net; `options` is a dictionary of further ones.  A field fixes width and activation, a `Net`
-        all.
+        Arguments of that net; `options` is a dictionary of further ones.  A field determines width and activation, a
+        `Net` all of them.
     loss : str or Loss
         By default "cross_entropy".  Regression losses use one-hot targets; binary losses have one output for two
         classes, otherwise one per class against the rest.
@@ -59,7 +59,7 @@ class NetClassifier(ClassifierMixin, NetEstimator):  # type: ignore[misc]  # sci
     rate : float or schedule
         Learning rate of an optimiser given by name.
     epochs, batch_size
-        Of mini-batch training; a full-batch method given by name makes `epochs` iterations.
+        Settings of mini-batch training; a full-batch method given by name runs `epochs` iterations.
     clip : float, ClipNorm or ClipValue
         Gradient clipping; a number is the maximum norm.
     patience : int

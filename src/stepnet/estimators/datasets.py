@@ -49,6 +49,6 @@ def hold_out(data: Data, labels: np.ndarray | None, share: float, seed: int) -> 
         learnt, held = train_test_split(rows, test_size=share, stratify=labels, random_state=seed)
     except ValueError as error:
         raise ValueError(
-            f"`validation_fraction` = {share:g} of {len(data)} samples cannot be held back: {error}"
+            f"`validation_fraction` = {share:g} of {len(data)} samples cannot be held out: {error}"
         ) from None
     return data.rows(learnt), data.rows(held)

@@ -1,6 +1,6 @@
 """Means over paths by levels of depth: coarse levels are the same net with fewer, longer steps.
 
-E[P_L] = E[P_0] + sum_l E[P_l - P_(l-1)], where the paths of a difference see the same Brownian motion (M. B. Giles,
+E[P_L] = E[P_0] + sum_l E[P_l - P_(l-1)], where the paths of a difference use the same Brownian motion (M. B. Giles,
 2008, Oper. Res. 56:607).  The finest level is the net itself, so that only the number of paths limits the accuracy.
 """
 
@@ -16,7 +16,7 @@ from stepnet.estimators.path_means import MOST_PATHS, Evaluate, PathMeans, avera
 from stepnet.fields import HeldWeights
 from stepnet.nets import Block, Net, SampleNoise
 
-PILOT = 32  # paths of each level from which the variances of a sample are first estimated
+PILOT = 32  # paths of each level for the first estimate of the variances of a sample
 PATHS_OF_A_LEVEL = 2**40
 
 
@@ -80,8 +80,8 @@ def average_over_levels(
 ) -> PathMeans:
     """The sum of the means of all levels, with the standard error that `paths` paths of the net have, or `error`.
 
-    Variances are those of a pilot run.  A sample gets 1, 2, 4, ... times as many paths as that on each level, by its
-    own variances alone.
+    Variances are those of a pilot run.  On each level a sample gets 1, 2, 4, ... times as many paths as in the pilot
+    run, chosen by its own variances alone.
     """
     pilots = [average_over_paths(level.evaluate, X, noise, PILOT) for level in levels]
     variances = np.array([pilot.standard_error**2 * PILOT for pilot in pilots])  # (levels, n, columns)

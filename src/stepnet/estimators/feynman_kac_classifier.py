@@ -31,16 +31,16 @@ class FeynmanKacClassifier(PathEstimator, NetClassifier):
         The noise level g: the standard deviation of the noise over unit time.  None for a net that has its own
         diffusion.
     learn_diffusion : bool
-        Whether each channel and step has its own noise level, which is learned from `diffusion` on.
+        Whether each channel and step has its own noise level, which is learned, starting from `diffusion`.
     train_paths : int
         Paths of each sample in one step of training.
     paths : int
         Paths of each sample in a prediction, at least 2.
     error : float, optional
-        A target for the standard errors of the probabilities: samples that need more than `paths` for it get more.
+        A target for the standard errors of the probabilities: samples that need more than `paths` paths get more.
     levels : int
         Levels of depth for multilevel Monte Carlo, 1 for none: paths of the net with 2, 4, ... times fewer, longer
-        steps take the place of most paths of the net itself.  They reach `error`, or about the standard errors of
+        steps replace most paths of the net itself.  They reach `error`, or about the standard errors of
         `paths` paths of the net, at a fraction of the cost.  Steps must be a multiple of 2^(levels - 1).
     confidence : float
         Probability with which an interval contains the expectation.

@@ -15,7 +15,7 @@ from stepnet.nets.sample_noise import hash_samples
 from stepnet.records import validate_count, validate_flag, validate_number, validate_seed
 from stepnet.training import Objective
 
-OTHER_SEED = 2**32  # added to the seed of training: predictions see other paths
+OTHER_SEED = 2**32  # added to the seed of training: predictions use other paths
 FEWEST = 2  # paths, for a standard error
 MOST_LEVELS = 16
 
@@ -31,7 +31,7 @@ class PathEstimator(NetEstimator):
         if self.diffusion is not None:
             return build_net.add_diffusion(net, validate_number("diffusion", self.diffusion, "[0, inf)"), is_learned)
         if is_learned or not net.has_noise:
-            raise ValueError("`diffusion` must be a number, unless `net` has noise of its own and none is learned")
+            raise ValueError("`diffusion` must be a number, unless `net` already has noise and none is learned")
         return net
 
     def _build_objective(self, loss: Any, seed: int) -> Objective:
@@ -65,7 +65,7 @@ class PathEstimator(NetEstimator):
         return self.net_.features(scaled, block, noise=noise)
 
     def _draw(self, X: Any, path: int = 0) -> tuple[np.ndarray, SampleNoise]:
-        """Scaled samples and their noise; keys are those of the samples as they are, as in training."""
+        """Scaled samples and their noise; keys are those of the unscaled samples, as in training."""
         X = self._validate_samples(X)
         return self._scale(X), SampleNoise(self.noise_seed_, hash_samples(X), path)
 

@@ -42,7 +42,7 @@ def average_over_paths(
     """Average `evaluate(X, noise)`, (n, columns), over the first paths of each sample; `noise` has a key for each.
 
     There are `paths` of them.  With a target `error` they are a pilot run: samples with a larger standard error in some
-    column get 2, 4, 8, ... times as many paths, as many as the error of the pilot run asks for.
+    column get 2, 4, 8, ... times as many paths, as the error of the pilot run requires.
     """
     keys = np.asarray(noise.keys)
     found = _average(evaluate, X, keys, noise.seed, paths)

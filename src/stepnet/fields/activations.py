@@ -27,7 +27,7 @@ class Activation:
     Parameters
     ----------
     name : str
-        For display, and to find it.
+        The name, for display and lookup.
     number : int
         How kernels identify it.
     value : callable

@@ -193,7 +193,7 @@ def gradient(
     choices = AdaptiveOptions(rtol, atol, first_step, max_step, controller, norm, max_steps)
     memory = validate_memory(memory, (*EXACT, *CONTINUOUS), may_use_disk=True)
     if times and problem.t_span[0] == problem.t_span[1]:
-        raise ValueError("`times` needs a `t_span` that is longer than zero")
+        raise ValueError("`times` needs a `t_span` of nonzero length")
     if running is not None and not isinstance(problem, ODE):
         raise TypeError(
             f"`running` is for an `ODE`, found {type(problem).__name__}; add the cost as an entry of the state"
@@ -342,8 +342,8 @@ def _solve_continuous(task: GradientTask) -> Gradient:
 def _warn_if_unsafe(return_error: float) -> None:
     if not return_error < UNSAFE:
         warnings.warn(
-            f"solving back misses the initial state by {return_error:.1e} (relative), so the continuous gradient is "
-            f"unreliable; see `stability.adjoint_safety`",
+            f"solving backward misses the initial state by {return_error:.1e} (relative), so the continuous gradient "
+            f"is unreliable; see `stability.adjoint_safety`",
             AdjointWarning,
             stacklevel=5,
         )

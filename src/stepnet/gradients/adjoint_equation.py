@@ -1,8 +1,8 @@
 """Optimise, then discretise: the adjoint equation a' = -a df/dy, solved backward in time.
 
 If the state is solved backward together with it, no memory is needed, but this is accurate only where the flow can be
-reversed stably; along the stored dense output it is accurate up to the error of the scheme.  Neither is the gradient of
-the steps.
+reversed stably; along the stored dense output it is accurate up to the error of the scheme.  Neither gives the exact
+gradient of the steps.
 """
 
 from __future__ import annotations

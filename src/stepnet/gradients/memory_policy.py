@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EXACT = ("auto", "all", "reversible")
 CONTINUOUS = ("continuous", "interpolated")
-MOST_DECIDED = 1000  # slots of a run of unknown length: each block inspects all; more would save less than one run
+MOST_DECIDED = 1000  # slots of a run of unknown length, all inspected for each block; more save less than a run
 
 
 def choose_streamed_states(memory: Memory, width: int) -> StreamedStates | None:

@@ -140,8 +140,8 @@ class StateStore:
 class StreamedStates:
     """The states kept of a run whose length is known only when it has ended.
 
-    The unit is a block of steps.  A run of any length needs at most `slots` states, and its reverse sweep takes hardly
-    more steps than if the length had been known (`checkpoints.Online`).
+    The unit is a block of steps.  A run of any length needs at most `slots` states, and its reverse sweep takes only
+    slightly more steps than if the length had been known (`checkpoints.Online`).
     """
 
     def __init__(self, slots: int, block: int):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepnet.engines.numba_engine.adjoint.differentiable_run import DifferentiableRun
 
 NOTHING = np.zeros(0)
-NEAR = 1e-9  # of a step, by which a save time may differ from the time of a fixed step
+NEAR = 1e-9  # fraction of a step by which a save time may differ from the time of a fixed step
 
 
 class StepSelection(NamedTuple):
@@ -168,7 +168,7 @@ def require_argument_gradients(linear: DifferentiableRun, unconverted: Sequence[
         names = " and ".join(f"`args[{place}]`" for place in unconverted)
         warnings.warn(
             f"{names}: the right-hand side does not take floats instead, because it uses integers as an index or a "
-            f"count, or a list as a list; so there is no derivative with respect to it, and the answer is None",
+            f"count, or a list as a list; there is no derivative with respect to it, and its gradient is None",
             AdjointWarning,
             stacklevel=3,
         )
@@ -197,7 +197,7 @@ def as_failed_solve(engine: ModuleType, problem: Problem, scheme: Any, chosen: S
 def find_identity(
     engine: ModuleType, problem: Problem, scheme: Any, chosen: StepSelection, *others: Any
 ) -> tuple[Any, ...]:
-    """The values that identify a run, whatever its loss; `others` are added to them."""
+    """The values that identify a run, except its loss; `others` are added to them."""
     plan = Plan(FixedSteps(chosen.number, chosen.grid), Saving(None, 0))
     run = engine.identity(problem, scheme, plan), problem.initial.tobytes(), chosen.places.tobytes()
     return run, engine.function_key(getattr(problem, "vjp", None)), others

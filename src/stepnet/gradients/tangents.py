@@ -303,11 +303,11 @@ def _linearise_tangent(
 
 
 def _refuse_axes(problem: Problem, scheme: Any) -> None:
-    """The equation with its tangent has no axes, so its steps would be others."""
+    """Refuse schemes along the axes of a grid: an equation with its tangent has none, so its steps would differ."""
     if needs_axes(scheme, problem):
         raise NoDerivative(
-            f"`scheme` {scheme.name} goes along the axes of a grid, which an equation with its tangent does not have; "
-            f"`gradient` and `jacobian` take it"
+            f"`scheme` {scheme.name} solves along the axes of a grid, but an equation with its tangent has none; "
+            f"`gradient` and `jacobian` support it"
         )
 
 

@@ -2,7 +2,7 @@
 
 A path that is reflected along the normal of a face is the image of a path z without a boundary under a map that folds
 the space, y = fold(z), where z has the coefficients s(z) f(t, fold(z)) and s(z) g(t, fold(z)) with the sign s of the
-derivative of fold, entry by entry: so reads Tanaka's formula without its local time.  Steps of Euler-Maruyama for z are
+derivative of fold, entry by entry: this is Tanaka's formula without the local time.  Steps of Euler-Maruyama for z are
 those of the symmetrised Euler scheme, of weak order one (M. Bossy, E. Gobet & D. Talay 2004, J. Appl. Probab. 41:877).
 """
 

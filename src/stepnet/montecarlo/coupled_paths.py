@@ -25,7 +25,7 @@ class CoupledValues(NamedTuple):
 class Coupling:
     """How a level is sampled: the steps of the coarsest level, twice as many on each finer one.
 
-    "same path": both grids see the increments of one path.  "antithetic": the fine value is the mean of two paths that
+    "same path": both grids use the increments of one path.  "antithetic": the fine value is the mean of two paths that
     exchange the increments of each pair of fine steps, M. B. Giles and L. Szpruch (2014), Ann. Appl. Probab. 24:1585.
     """
 

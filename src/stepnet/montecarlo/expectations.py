@@ -77,7 +77,7 @@ def feynman_kac(
     """Estimate u(x, t0) = E[exp(-int V) terminal(y(T)) + int exp(-int V) source dt] over paths from y(t0) = x.
 
     u solves the backward equation u_t + f . grad u + 1/2 g g' : hess u - V u + source = 0 with the values u(., T) =
-    terminal at the end T of `t_span` (for an Ito equation).  Every start point sees the same paths, so that u is a
+    terminal at the end T of `t_span` (for an Ito equation).  Every start point uses the same paths, so that u is a
     smooth function of x for fixed paths, and its value at x does not depend on other points, on the order of the
     computation or on threads.
 

@@ -29,11 +29,11 @@ from stepnet.validation import check, function, instance, one_of, optional, real
 
 COUPLINGS = ("same path", "antithetic")
 PILOT = 1024  # samples of a new level
-SHARE = 0.25  # of the mean square error that the bias may take
+SHARE = 0.25  # fraction of the mean square error that the bias may take
 FIRST_LEVELS = 3
 LEAST_RATE = 0.5
-MOST_KURTOSIS = 100.0  # beyond, the variance is known poorly
-ENOUGH = 0.01  # fewer additional samples are not worth another round
+MOST_KURTOSIS = 100.0  # above this the estimate of the variance is unreliable
+ENOUGH = 0.01  # a smaller fraction of additional samples does not justify another round
 
 
 @explain_arguments()
@@ -285,12 +285,12 @@ def describe_level(run: MultilevelRun, level: int) -> Level:
 
 
 def warn_of_levels(found: MultilevelEstimate) -> None:
-    """Warn of a large kurtosis, and of means that do not fit together."""
+    """Warn of a large kurtosis, and of inconsistent means."""
     worst = max(found.levels[1:], key=lambda level: level.kurtosis)
     if worst.kurtosis > MOST_KURTOSIS:
         warnings.warn(
             f"the kurtosis of the differences with {worst.steps} steps is {worst.kurtosis:.3g}: few samples carry "
-            f"their variance, which is known poorly, and with it `standard_error`; smooth the terminal function",
+            f"their variance, so the estimates of it and of `standard_error` are poor; smooth the terminal function",
             MonteCarloWarning,
             stacklevel=5,
         )

@@ -21,9 +21,9 @@ from stepnet.montecarlo.path_functional import (
 )
 from stepnet.montecarlo.quasi import SobolPaths
 
-PILOT = 1024  # paths from which the variance is first estimated
+PILOT = 1024  # paths for the first estimate of the variance
 MOST_ROUNDS = 20
-SAFETY = 1.05  # of the number of paths, because the variance is an estimate
+SAFETY = 1.05  # factor of the number of paths, because the variance is an estimate
 MOST_POINTS = 512  # of a block
 
 
@@ -45,7 +45,7 @@ class Sampling(NamedTuple):
 
     @property
     def most_numbers(self) -> int:
-        """In the states of a block of paths."""
+        """The largest number of entries in the states of a block of paths."""
         return MOST_NUMBERS * count_threads(self.workers)
 
 
@@ -59,7 +59,7 @@ class Average(NamedTuple):
 
 
 def split_points(functional: PathFunctional, points: np.ndarray, most: int) -> list[slice]:
-    """Blocks of points, from each of which a unit of paths is run at once, with so many numbers at most."""
+    """Divide points into blocks, each run with a unit of paths per point, within a maximum number of entries."""
     size = min(MOST_POINTS, max(1, most // (UNIT * functional.size)))
     return [slice(first, min(first + size, len(points))) for first in range(0, len(points), size)]
 
@@ -80,7 +80,7 @@ class PathSums:
     reason: str = ""
     done: int = 0
     moments: PathMoments = field(init=False)
-    power: float = 2.0  # the paths that an error needs grow like error^-power
+    power: float = 2.0  # the number of paths for an error grows like error^-power
     least_power: float = 2.0
 
     def __post_init__(self) -> None:
@@ -142,14 +142,14 @@ class PathSums:
         return np.mean([each.controls for each in found if each.controls is not None], axis=0)[:, :, None]
 
     def average(self, confidence: float) -> Average:
-        """What is known so far."""
+        """The estimates from the paths so far."""
         value, variance, freedom = self.moments.estimate(self.control_means)
         error = np.sqrt(variance / np.maximum(self.moments.count, 1))
         return Average(value, error, find_quantile(confidence, freedom) * error, self.done * self.per_sample)
 
     @property
     def is_usable(self) -> bool:
-        """Whether every point has paths enough for an estimate with an error."""
+        """Whether every point has enough paths for an estimate with an error."""
         return bool((self.moments.count > 1 + (self.moments.means.shape[1] - 1)).all())
 
     def round_up(self, paths: float) -> int:
@@ -254,7 +254,7 @@ class Sums(Protocol):
 
 
 def run_to_target(sums: Sums, target: Target) -> None:
-    """Run the paths that are asked for; with a target error a pilot first, then as many as its variance asks for."""
+    """Run the requested paths; for a target error, a pilot run first, then as many paths as its variance requires."""
     if target.error is None:
         sums.extend(target.paths)
         return

@@ -129,14 +129,14 @@ class StartSums:
         self.moments.add(slice(0, 1), np.where(number > 0, sums / np.maximum(number, 1), np.nan)[None])
 
     def average(self, confidence: float) -> Average:
-        """What is known so far."""
+        """The estimates from the units so far."""
         value, variance, freedom = self.moments.estimate()
         error = np.sqrt(variance / np.maximum(self.moments.count, 1))
         return Average(value, error, find_quantile(confidence, freedom) * error, self.done * UNIT * self.per_sample)
 
     @property
     def is_usable(self) -> bool:
-        """Whether there are units enough for an estimate with an error."""
+        """Whether there are enough units for an estimate with an error."""
         return bool((self.moments.count > 1).all())
 
     def round_up(self, paths: float) -> int:

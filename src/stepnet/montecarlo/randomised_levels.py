@@ -30,7 +30,7 @@ DECAY = 1.5  # of log2 q_l: the geometric mean of variances 2^(-2 l) and costs 2
 MOST_LEVEL = 20  # more doublings than these have the probability 2^-30
 PILOT = 4096
 SAFETY = 1.05  # of the numbers of samples, because variances are estimates
-KNOWN = 16  # samples of a level that is listed
+KNOWN = 16  # minimum number of samples of a level that is listed
 PROBABILITIES = 2.0 ** (-DECAY * np.arange(1, MOST_LEVEL + 1))
 PROBABILITIES /= PROBABILITIES.sum()
 
@@ -77,7 +77,8 @@ def randomised_multilevel(
     x, coupling, steps, confidence, max_cost
         As in `multilevel`.
     error : float
-        The standard error to reach; there is no other.  Pilot runs of 4096 samples estimate the variances.
+        The standard error to reach; there is no discretisation error.  Pilot runs of 4096 samples estimate the
+        variances.
     scheme : str or scheme, optional
         By default "milstein".
 
@@ -107,7 +108,7 @@ def randomised_multilevel(
     if coupling == "same path" and find_strong_order(own, noise) < 1.0:
         raise ValueError(
             f"`scheme` = {own.name} has the strong order {find_strong_order(own, noise):g} for {noise} noise, and the "
-            "variances of random levels need 1 at least; take milstein, or `coupling` = 'antithetic', or `multilevel`"
+            "variances of random levels need 1 at least; use milstein, or `coupling` = 'antithetic', or `multilevel`"
         )
     sums, began, is_interrupted = RandomisedSums(run.coupling), time.perf_counter(), False
     with open_bar(progress) as show, np.errstate(over="ignore", invalid="ignore"):
@@ -117,7 +118,7 @@ def randomised_multilevel(
             if not sums.kept.n_samples:
                 raise
             sums, is_interrupted = sums.kept, True
-    message = f"{sums.exploded} paths became NaN or infinite; take more `steps`" if sums.exploded else COMPLETE
+    message = f"{sums.exploded} paths became NaN or infinite; use more `steps`" if sums.exploded else COMPLETE
     if is_interrupted:
         message = f"interrupted after {sums.n_samples} samples of random levels"
     found = _summarise(sums, run, confidence, time.perf_counter() - began, message)
@@ -165,11 +166,11 @@ class RandomisedSums:
             if cost > max_cost:
                 raise ValueError(
                     f"`error` = {error:g} would take about {cost:.2g} steps, and `max_cost` is {max_cost:g}; "
-                    f"take a larger `error`, or allow the cost"
+                    f"use a larger `error`, or allow the cost"
                 )
 
     def extend(self, coarse: int, samples: int, show: Callable[[int], Any]) -> None:
-        """Draw samples until there are so many of the coarsest level and of random levels."""
+        """Draw samples until these numbers of the coarsest level and of random levels are reached."""
         self._kept = RandomisedSums(self.coupling, copy.deepcopy(self.levels), self.n_samples)
         counts = np.array([each.count + each.exploded for each in self.levels])
         sde = self.coupling.functional.sde

@@ -36,7 +36,7 @@ from stepnet.nets.sample_noise import SampleNoise
 __all__ = ["CHUNK", "SINGLE_THREAD", "TILE", "Execution", "build_stage", "sweep", "tile", "untile"]
 
 CHUNK = 4  # tiles that share the weights in the cache
-AHEAD = 2  # gradients of chunks per thread that may wait to be summed
+AHEAD = 2  # maximum number of gradients of chunks per thread that wait to be summed
 
 Found = TypeVar("Found")
 LinearMap = Callable[[np.ndarray], np.ndarray]

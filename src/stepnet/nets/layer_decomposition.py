@@ -138,8 +138,8 @@ def _require_own_weights(name: str, block: Block) -> None:
     late = [c for c in _list_times(block) if not 0 <= c < 1]
     if late and block.steps > 1 and not isinstance(block.depth, HeldWeights):
         raise ValueError(
-            f"{name} must have weights held over each step (`degree=None`), or a scheme that looks at a step before "
-            f"its end, such as 'euler' or 'midpoint': that of {block.scheme.name!r} reads the weights of the next one"
+            f"{name} must have weights held over each step (`degree=None`), or a scheme without slopes at the end "
+            f"of a step, such as 'euler' or 'midpoint': {block.scheme.name!r} reads those of the next step there"
         )
 
 

@@ -11,7 +11,7 @@ from stepnet.engines.numba_engine import TILE, NetStage, count_least_bytes, coun
 
 
 class MemorySplit(NamedTuple):
-    """What each stage of a chunk may store, and whether all chunks are stored, or how many are rerun at a time."""
+    """What each stage of a chunk may store, and whether all chunks are stored or how many are run again at a time."""
 
     memories: Sequence[Memory]
     is_held: bool
@@ -54,7 +54,7 @@ def _estimate_cost(stages: Sequence[NetStage], limit: int, tiles: int) -> float:
 
 
 def _split_shares(stages: Sequence[NetStage], limit: int, tiles: int) -> list[Checkpoints]:
-    """Give each stage its minimum, and of the rest a part in proportion to its tape records."""
+    """Give each stage its minimum, and divide the rest in proportion to the sizes of the tape records."""
     least = [count_least_bytes(stage, tiles) for stage in stages]
     records = [0 if is_kept(stage, "") else stage.stored_bytes(tiles) for stage in stages]
     rest = limit - sum(least)

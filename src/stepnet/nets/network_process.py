@@ -156,7 +156,7 @@ def network_pde(
     Parameters
     ----------
     net : Net
-        As in `NetworkVelocity`; noise of its own is not used.
+        As in `NetworkVelocity`; the noise of the net itself is not used.
     sigma : float
         The noise, the same in all directions.
     grid : Grid, optional

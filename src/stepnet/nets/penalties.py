@@ -73,7 +73,7 @@ def none() -> Penalty:
 
 
 def l1(strength: float = 1e-4) -> Penalty:
-    """strength |w|_1, which makes weights zero.
+    """strength |w|_1, which favours weights that are zero.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def l1(strength: float = 1e-4) -> Penalty:
 
 
 def l2(strength: float = 1e-4) -> Penalty:
-    """strength / 2 |w|_2^2, which makes weights small.
+    """strength / 2 |w|_2^2, which shrinks weights.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ def compose_net(
 ) -> Net:  # fmt: skip
     """Build a net of one block.
 
-    The opening layer gives `opening_width` features, padded with zeros; the readout uses the first `read`.
+    The opening layer maps to `opening_width` features, padded with zeros; the readout uses the first `read` features.
 
     Parameters
     ----------
@@ -100,13 +100,13 @@ def compose_net(
     outputs : int, optional
         Number of outputs; None for no readout.
     length : float, optional
-        Time over which they are taken.
+        The time interval covered by all steps.
     degree, controls : int, optional
         `Depth(controls, degree)` gives the weights as functions of depth; by default they are held over each step.
     opening : str, optional
         "dense" for a layer from the inputs to the state, "augment" to append zeros to the inputs.
     opening_width : int, optional
-        Features that the opening layer gives; by default those of the state.
+        Number of features after the opening layer; by default the width of the state.
     read : int, optional
         How many features of the state the readout uses; by default all.
     diffusion : float or Diffusion, optional

@@ -1,4 +1,4 @@
-"""Which Brownian paths the samples of a batch see in a net with diffusion.
+"""Which Brownian paths the samples of a batch use in a net with diffusion.
 
 The path of a sample is a function of its key and a path number, not of its place in the batch, so its outputs do not
 depend on the other samples.  The default key is a hash of the sample's numbers.
@@ -30,11 +30,11 @@ class SampleNoise:
     seed : int
         From 0 to 2^64 - 1.
     keys : array_like of int (batch,), optional
-        One key for each sample; samples with the same key see the same path.  By default a hash of each sample.
+        One key for each sample; samples with the same key use the same path.  By default a hash of each sample.
     path : int or array_like of int (batch,)
-        Which of the paths of its key a sample sees.
+        Which of the paths of its key a sample uses.
     cells : int, optional
-        Cells of the base grid of every block, a multiple of its steps: nets with fewer steps see the same paths.  By
+        Cells of the base grid of every block, a multiple of its steps: nets with fewer steps use the same paths.  By
         default the number of steps.
 
     Examples

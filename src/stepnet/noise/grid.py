@@ -12,7 +12,7 @@ from stepnet import validation
 from stepnet.noise.counters import MOST_CELLS, MOST_LEVELS
 from stepnet.records import keep
 
-ULPS = 4  # by which a time may differ from the intended one
+ULPS = 4  # units in the last place by which a time may differ from the intended one
 LEAF_TOLERANCES = 64  # the minimum length of a leaf, in tolerances of time
 QUANTUM_BITS = 46  # of sqrt(t1 - t0); sums are exact below 2^53 quanta, 128 standard deviations of W(t1)
 DEFAULT_LEVELS = 24
@@ -34,7 +34,7 @@ class NoiseGrid:
     Parameters
     ----------
     t_span : pair of floats
-        Begin and end.
+        Initial and final time.
     cells : int
         Cells of the base grid, each with its own draw.
     levels : int

@@ -1,8 +1,8 @@
 """Operators applied by compiled kernels: which arrays they take, and where the kernels come from.
 
-The engine that compiles them is above the operators and loads a compiler, so it is named here, not imported: a large
-array is what loads it.  What these functions return depends on their arguments alone, so engines may trace code that
-calls them.
+The engine that compiles them depends on the operators and loads a compiler, so it is not imported here but loaded by
+name at the first large array.  The results depend on the arguments alone, so engines may trace code that calls these
+functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepnet.operators.array_functions import NUMPY, ArrayFunctions
 from stepnet.records import validate_thread_count
 
 ENGINE = "stepnet.engines.numba_engine"
-LEAST_POINTS = 2**16  # of a grid: below, a kernel saves less than a millisecond
+LEAST_POINTS = 2**16  # of a grid; for fewer, a kernel saves less than a millisecond
 PRECISIONS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -26,14 +26,14 @@ class OperatorKernel(Protocol):
     """A compiled operator on contiguous arrays."""
 
     def __call__(self, u: np.ndarray, out: np.ndarray, workers: int) -> None:
-        """Store the result in `out`, or add it, with that many threads."""
+        """Store the result in `out`, or add it, with `workers` threads."""
 
 
 _kernels: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def apply_stencils(operator: Any, u: Any, functions: ArrayFunctions = NUMPY, workers: Any = 1) -> np.ndarray | None:
-    """operator(u) of a sum of stencils by a kernel; None if the array functions have to do it.
+    """operator(u) of a sum of stencils by a kernel; None if array functions must be used.
 
     Kernels take large arrays of float32 or float64 of NumPy, and boundary values that do not depend on time.
     """
@@ -70,7 +70,7 @@ def apply_sum(parts: tuple[Any, ...], u: Any, functions: ArrayFunctions, workers
 def apply_diffusion(
     operator: Any, u: Any, k: Any, t: Any, functions: ArrayFunctions, workers: Any
 ) -> np.ndarray | None:
-    """div(k grad u) at time t by a kernel; None if the array functions have to do it."""
+    """div(k grad u) at time t by a kernel; None if array functions must be used."""
     workers = validate_thread_count(workers)
     is_plain = _is_large(operator, u, functions) and _is_large(operator, k, functions)
     if not is_plain or u.dtype != k.dtype or not u.shape == k.shape == operator.grid.shape:

@@ -46,7 +46,7 @@ def require_field(name: str, u: Any, shape: tuple[int, ...], functions: ArrayFun
     if is_numpy and type(u) is np.ndarray and u.dtype.kind not in "biufc":
         raise TypeError("`" + name + "` must be an array of numbers, found dtype " + u.dtype.name)
     if shape and tuple(u.shape[-len(shape) :]) != shape:
-        raise ValueError("`" + name + "` must have the shape of the grid, found another one: see `shape` of both")
+        raise ValueError("`" + name + "` must have the shape of the grid, found a different one: see `shape` of both")
 
 
 def require_side_values(found: Any, u: Any, axis: int) -> None:

@@ -26,7 +26,7 @@ class Boundary:
         Not both zero.
     value : float, array_like or callable
         A number, an array of the shape of the side (the grid without the axis), or a function of time that returns one
-        of them, written with NumPy.  An operator that is called with (t, *data) instead of t hands all of them to it.
+        of them, written with NumPy.  An operator that is called with (t, *data) instead of t passes all of them to it.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def _validate_value(value: Any) -> Any:
 def _require_time(function: Any) -> None:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a function of NumPy or of C
+    except (TypeError, ValueError):  # a NumPy or C function
         return
     if not any(
         each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD, each.VAR_POSITIONAL) for each in parameters

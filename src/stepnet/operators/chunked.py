@@ -21,8 +21,8 @@ A_DASK_ARRAY = validation.having("map_overlap", "chunks", "shape", what="a dask 
 def map_chunks(build: Callable[[Grid], Callable[[Any], Any]], grid: Grid, u: Any, reach: int) -> Any:
     """Apply an operator, or an explicit step, to a dask array chunk by chunk.
 
-    Each chunk gets `reach` points of its neighbours, and boundary conditions act on the sides of the domain only.  The
-    result equals that on the whole array up to rounding.
+    Each chunk receives `reach` points of its neighbours, and boundary conditions act on the sides of the domain only.
+    The result equals that on the whole array up to rounding.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ def map_chunks(build: Callable[[Grid], Callable[[Any], Any]], grid: Grid, u: Any
     u : dask array
         Of the shape of the grid, in chunks of at least `reach` points along each axis.
     reach : int
-        How far the function looks; for a step with s stages s times the reach of its operators.
+        Number of neighbouring points that the function reads; for a step with s stages, s times the reach of its
+        operators.
 
     Returns
     -------
@@ -68,7 +69,7 @@ def _compute_chunk(
     block: Any,
     block_info: Any = None,
 ) -> Any:
-    """The function on a chunk with the points around it; what it gives there is cut off by dask."""
+    """The function on a chunk with the points around it; dask discards the results at those points."""
     place = block_info[0]["chunk-location"]
     points = []
     for axis, sizes in enumerate(chunks):

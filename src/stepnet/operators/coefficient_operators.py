@@ -69,8 +69,8 @@ class VariableDiffusion:
     def __call__(self, u: Any, k: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY, *, workers: int = 1) -> Any:
         """Apply the operator with the coefficient k (an array of the shape of the grid).
 
-        On large arrays of one type, float64 or float32, a compiled kernel does, with that many threads; the bits do not
-        depend on `workers`.
+        Large arrays of one type, float64 or float32, are processed by a compiled kernel with `workers` threads; the
+        result is bitwise independent of `workers`.
         """
         require_field("u", u, self.grid.shape, functions)
         require_field("k", k, self.grid.shape, functions)

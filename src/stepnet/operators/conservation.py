@@ -28,9 +28,9 @@ REACH = {"constant": 1, "muscl": 2, "weno5": 3}
 )
 @dataclass(frozen=True, eq=False)
 class ConservationLaw:
-    """-div F(u): what flows into each cell, so that its sum over a periodic grid is zero up to rounding.
+    """-div F(u): the net flow into each cell, so that its sum over a periodic grid is zero up to rounding.
 
-    "constant" and "muscl" reconstruct the state on both sides of a face and take a numerical flux.  "weno5" splits the
+    "constant" and "muscl" reconstruct the state on both sides of a face and use a numerical flux.  "weno5" splits the
     flux by the largest speed near the face, reconstructs both parts, and needs no numerical flux: it is of fifth order
     for values at points in any dimension (Shu 1998).
 

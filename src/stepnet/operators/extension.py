@@ -25,7 +25,7 @@ def build_extension(
 ) -> AxisExtension:
     """The ghost values that stencils of this reach need; refuses a grid that is too small for them.
 
-    On a `free` side (lower, upper) values are extrapolated, whatever its boundary condition.
+    On a `free` side (lower, upper) values are extrapolated, regardless of its boundary condition.
     """
     n, sides, from_end = grid.shape[axis], grid.boundary[axis], axis - grid.ndim
     if sides is None:

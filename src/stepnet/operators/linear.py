@@ -75,9 +75,9 @@ class StencilOperator:
     grid : Grid
         Where it acts, and the boundary conditions.
     terms : sequence of AxisStencil
-        What is added.
+        The terms of the sum.
     is_free : bool
-        Whether values beyond sides that are not periodic are extrapolated, whatever the boundary conditions.
+        Whether values beyond sides that are not periodic are extrapolated, regardless of the boundary conditions.
 
     Examples
     --------
@@ -111,8 +111,8 @@ class StencilOperator:
     def __call__(self, u: Any, t: Any = 0.0, functions: ArrayFunctions = NUMPY, *, workers: int = 1) -> Any:
         """Apply the operator with its boundary values at time t.
 
-        On large arrays of float64 or float32, and boundary values that do not depend on time, a compiled kernel does,
-        with that many threads; the bits do not depend on `workers`.
+        Large arrays of float64 or float32, with boundary values that do not depend on time, are processed by a
+        compiled kernel with `workers` threads; the result is bitwise independent of `workers`.
         """
         require_field("u", u, self.grid.shape, functions)
         found = apply_stencils(self, u, functions, workers)

@@ -20,7 +20,7 @@ class Rate(NamedTuple):
 
 
 class AxisTerm(NamedTuple):
-    """rate times sum_j weights[j] u(x + offsets[j] h) along one axis, u continued by `extension`."""
+    """rate times sum_j weights[j] u(x + offsets[j] h) along one axis, with u continued by `extension`."""
 
     rate: Rate
     offsets: tuple[int, ...]

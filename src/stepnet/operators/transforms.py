@@ -57,7 +57,7 @@ def has_constants(transforms: list[AxisTransform]) -> bool:
 
 
 def invert_laplacian(transforms: list[AxisTransform], right: np.ndarray) -> tuple[np.ndarray, float]:
-    """u with lap u = right minus its share along the constant, if that is an eigenvector; and this share."""
+    """u with lap u = right minus its component along constants, if these are eigenvectors; and this component."""
     from scipy import fft
 
     ordered, found = sorted(transforms, key=lambda each: each.name == "fft"), right

@@ -30,7 +30,7 @@ from stepnet.records import explain_passed_arguments
 from stepnet.validation import array, check, function, having, optional, real, sequence, whole
 
 FINEST, MOST_PANELS = 10_000, 1000
-READ = 0.05  # of the largest: directions in which outputs vary less are omitted
+READ = 0.05  # directions in which outputs vary less than this fraction of the largest variation are omitted
 
 
 def _counts(name: str, value: Any) -> Any:

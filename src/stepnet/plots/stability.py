@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LIGHT = 0.18  # opacity of the inside of a region
-LONG = 16  # letters of a label, of which three do not stand side by side
+LONG = 16  # letters of a label above which three labels do not fit side by side
 WINDOW = real("(0, inf)")
 
 
@@ -35,7 +35,8 @@ def stability_region(*schemes: Any, axes: Axes | None = None, reach: float | Non
     Parameters
     ----------
     *schemes : str, scheme, Butcher or Region
-        A `Region`, such as that of an IMEX scheme beside a stiff part or of one formula of bdf, is drawn on its grid.
+        A `Region`, such as that of an IMEX scheme for a given stiff part or of one formula of bdf, is drawn on its
+        grid.
     axes : matplotlib Axes, optional
         The current ones by default.
     reach : float, optional
@@ -282,7 +283,7 @@ def scheme_report(scheme: Any, axes: Any = None) -> Any:
 
 
 def _join_windows(found: list[Any], reach: float | None) -> tuple[float, float, float]:
-    """The window with all regions: left, right, top."""
+    """The window that contains all regions: left, right, top."""
     if reach is not None:
         return -reach, reach, reach
     low, high = min(each.real[0] for each in found), max(each.real[-1] for each in found)

@@ -1,4 +1,4 @@
-"""Checks of what problems are given: states, time spans, matrices, arguments."""
+"""Validation of the data of problems: states, time spans, matrices, arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.records import convert_integers
 
-LONG = 10_000  # entries from which BLAS starts threads, which costs more than the product
+LONG = 10_000  # entries above which BLAS starts threads, which costs more than the product
 
 
 def set_fields(record: object, **values: Any) -> None:

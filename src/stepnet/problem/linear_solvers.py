@@ -21,7 +21,7 @@ class Gmres:
     ----------
     rtol : float, optional
         Residual relative to the right side at which the iteration ends.  Rosenbrock schemes need it well below the
-        tolerance of the steps; Newton's iteration of implicit Runge-Kutta schemes corrects what is left.
+        tolerance of the steps; Newton's iteration of implicit Runge-Kutta schemes corrects the remaining error.
     restart : int, optional
         Vectors kept before the iteration is restarted.
     max_iterations : int, optional

@@ -39,7 +39,7 @@ class ODE:
         `stepnet.address(...)` with the C signature
         `int32 f(double t, const double *y, double *dy, const double *p, int64 n)`.
     y0 : array_like
-        Initial state of any shape.  float32 and complex128 are kept, other numbers become float64.
+        Initial state of any shape.  float32 and complex128 are preserved, other numbers become float64.
     t_span : (float, float)
         Beginning and end of the integration; the end may be infinite for adaptive steps that a terminal event stops.
     args : tuple
@@ -53,7 +53,8 @@ class ODE:
         `jvp(t, y, v, *args)` returns (df/dy) v and `vjp(t, y, w, *args)` returns w (df/dy).
     mass : array_like or sparse matrix, optional
         The constant matrix M.  If it is singular, some equations are algebraic: they may have index one, and need a
-        stiffly accurate implicit or Rosenbrock scheme; a `y0` that does not satisfy them is corrected, M y0 is kept.
+        stiffly accurate implicit or Rosenbrock scheme; a `y0` that does not satisfy them is corrected with M y0
+        unchanged.
     linear_solver : {"dense", "banded", "sparse", "gmres"} or Gmres, optional
         How the linear systems of implicit steps are solved; by default chosen by size and bandwidth of df/dy.
     trace : bool

@@ -15,7 +15,7 @@ Problem = ODE | Partitioned | SecondOrder | Split | SDE | Langevin
 
 
 def state_shape(problem: Problem) -> tuple[int, ...]:
-    """The shape of a state as users see it: flat for partitioned and second-order problems."""
+    """The shape of a state in the public interface: flat for partitioned and second-order problems."""
     return problem.y0.shape if isinstance(problem, (ODE, Split, SDE)) else problem.initial.shape
 
 

@@ -57,7 +57,7 @@ class SDE:
         Which Brownian path; paths of a seed are independent.
     cells : int, optional
         Cells of the base grid of the Brownian path, by default the number of steps.  Runs with different numbers of
-        steps see the same path if they have the same `cells`, and each number of steps is a divisor of `cells`, or
+        steps use the same path if they have the same `cells`, and each number of steps is a divisor of `cells`, or
         `cells` times a power of two.
     trace : bool
         As in `ODE`.
@@ -117,12 +117,12 @@ class SDE:
             if not is_vector:
                 raise ValueError(
                     f"`diffusion` of {self.noise} noise must return the shape {wanted} of the state, found {shape}; "
-                    f"for a matrix take noise='general'"
+                    f"for a matrix use noise='general'"
                 )
         elif not (is_matrix or (self.noise == "additive" and is_vector)) or 0 in shape:
             raise ValueError(
                 f"`diffusion` of {self.noise} noise must return an array (*state, components) = ({_join(wanted)}m), "
-                f"found {shape}; for one value per entry of the state take noise='diagonal'"
+                f"found {shape}; for one value per entry of the state use noise='diagonal'"
             )
         if g.dtype.kind not in "biuf":
             raise TypeError(f"`diffusion` must return real numbers, found dtype {g.dtype}")
@@ -182,9 +182,9 @@ class Langevin:
     args : tuple
         Further arguments of `force`.
     friction : float
-        The rate c at which velocities decay, from 0 on.
+        The rate c >= 0 at which velocities decay.
     temperature : float
-        T in units of energy, from 0 on.
+        T >= 0, in units of energy.
     mass : float or array_like
         One positive mass, or an array of them that broadcasts to the shape of `q0`.
     seed, path, cells, trace

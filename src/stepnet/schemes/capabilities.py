@@ -84,7 +84,7 @@ def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
     """Why a scheme cannot solve M y' = f, None if it can; a singular M gives algebraic equations of index one.
 
     It is the last stage that satisfies the algebraic equations, and their values follow from each stage if the matrix
-    of the stages, without an explicit first one, is regular.
+    of the stages, without an explicit first one, is nonsingular.
     """
     if isinstance(scheme, Switching):
         return f"{scheme.name} switches by what it sees of df/dy alone; use a scheme such as rodas5p, radau5 or bdf"
@@ -92,13 +92,13 @@ def find_mass_refusal(scheme: Any, is_singular: bool) -> str | None:
         return None
     table = linear_tableau(scheme) if isinstance(scheme, (ImplicitRK, Rosenbrock)) else None
     if table is None:
-        return f"{scheme.name} does not solve algebraic equations; take a scheme such as rodas5p, radau5 or trbdf2"
+        return f"{scheme.name} does not solve algebraic equations; use a scheme such as rodas5p, radau5 or trbdf2"
     inner = table.A[1:, 1:] if not table.A[0].any() else table.A
     is_regular = inner.size > 0 and np.linalg.cond(inner) < 1.0 / ROUNDING
     ends = table.c[-1] if isinstance(scheme, ImplicitRK) else scheme.arrays.c[-1]
     if not (is_stiffly_accurate(scheme) and is_regular and abs(ends - 1.0) < ROUNDING):
         return (
-            f"{scheme.name} is not stiffly accurate, so its new states would not satisfy the algebraic equations; take "
+            f"{scheme.name} is not stiffly accurate, so its new states would not satisfy the algebraic equations; use "
             f"a scheme such as rodas5p, radau5 or trbdf2"
         )
     return None
@@ -221,12 +221,12 @@ def is_adaptive(scheme: Any) -> bool:
 
 
 def takes_fixed_steps(scheme: Any) -> bool:
-    """Whether steps may be given; schemes of variable order, and those that switch, choose their steps themselves."""
+    """Whether fixed steps may be given; schemes of variable order, and those that switch, choose their own steps."""
     return not isinstance(scheme, (VariableBDF, VariableAdams, Switching))
 
 
 def find_step_choice_refusal(scheme: Any, what: str) -> str | None:
-    """Why a scheme that chooses its order, or switches, is not for a use, and what to take instead; None for others."""
+    """Why a scheme that chooses its order, or switches, is refused, and which one to use instead; None for others."""
     if takes_fixed_steps(scheme):
         return None
     instead = "dopri5 or tsit5" if isinstance(scheme, VariableAdams) else "radau5 or rodas5p"
@@ -242,15 +242,15 @@ def count_formulas(scheme: Any) -> int:
 def find_stability_function_refusal(scheme: Any) -> str | None:
     """Why a deterministic scheme has no single stability function, and what has one; None for those that have."""
     if isinstance(scheme, Switching):
-        return f"{scheme.name} switches between {scheme.explicit.name} and {scheme.implicit.name}; take one of them"
+        return f"{scheme.name} switches between {scheme.explicit.name} and {scheme.implicit.name}; use one of them"
     if count_formulas(scheme):
         region = f"`stability.region({scheme.name!r}, order=k)`"
-        return f"{scheme.name} chooses its order in every step; take {region} for its formulas, k = 1 to {scheme.order}"
+        return f"{scheme.name} chooses its order in every step; use {region} for its formulas, k = 1 to {scheme.order}"
     return None
 
 
 def find_stability_limit(scheme: Any, order: int = 1) -> float:
-    """The h rho that shows stiffness: the real stability limit; infinite for schemes that switch and BDF.
+    """The h rho that indicates stiffness: the real stability limit; infinite for schemes that switch and BDF.
 
     Steps of Adams schemes fluctuate below the limit of their order, as errors are rejected once they have grown.
     """
@@ -260,7 +260,7 @@ def find_stability_limit(scheme: Any, order: int = 1) -> float:
 
 
 def takes_projections(scheme: Any) -> bool:
-    """Whether the state may be changed after every step; a scheme of variable order would begin anew each time."""
+    """Whether the state may be changed after every step; a scheme of variable order would restart each time."""
     is_one_step = isinstance(scheme, Switching) and not scheme.is_multistep
     return takes_changed_states(scheme) and (takes_fixed_steps(scheme) or is_one_step)
 

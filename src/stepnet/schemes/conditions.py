@@ -61,7 +61,7 @@ check_scheme = check(scheme=A_SCHEME)
 AT_POLE = 1e-30  # in place of a leading coefficient that vanishes: one root is at infinity
 ROUNDING = 1e-12  # rounding left where coefficients of size 1 cancel
 ROOT_ROUNDING = 1e-7  # double eigenvalues are accurate to 1e-8 only
-ON_AXIS = np.concatenate((np.linspace(0.0, 20.0, 2001), np.logspace(1.3, 6, 100)))  # where roots on i R are looked at
+ON_AXIS = np.concatenate((np.linspace(0.0, 20.0, 2001), np.logspace(1.3, 6, 100)))  # where roots on i R are tested
 
 
 __all__ = [

@@ -74,7 +74,7 @@ class ExponentialRK:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain for L = 0.
     c : tuple of float
@@ -84,7 +84,7 @@ class ExponentialRK:
     b : tuple
         Weights, each a tuple of `PhiTerm`.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
 
     Examples
     --------

@@ -28,7 +28,7 @@ class SemiImplicitBDF:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The order, which the coefficients must attain for both parts.
     alpha : tuple of float
@@ -40,7 +40,7 @@ class SemiImplicitBDF:
     starter : AdditiveRK
         A one-step scheme for the first steps.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
 
     Examples
     --------

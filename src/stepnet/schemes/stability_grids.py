@@ -205,7 +205,7 @@ def _join_curves(roots: np.ndarray) -> np.ndarray:
     for k in range(1, curves.shape[1]):
         free = list(range(len(curves)))
         before, now = curves[:, k - 1].copy(), curves[:, k].copy()
-        for i in np.argsort(np.isnan(before)):  # those that are somewhere choose first
+        for i in np.argsort(np.isnan(before)):  # finite roots are matched first
             distances = np.abs(now[free] - before[i])
             j = free.pop(int(np.argmin(np.where(np.isnan(distances), np.inf, distances))))
             curves[i, k] = now[j]

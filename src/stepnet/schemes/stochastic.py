@@ -63,7 +63,7 @@ class Orders:
 class EmbeddedWeights:
     """Weights of an embedded scheme on the same stages, whose distance from the scheme is the error estimate.
 
-    The distances of drift and noise are taken apart and their absolute values added, because their sum may be much
+    The differences of drift and noise are taken separately and their absolute values added: their sum may be much
     smaller than both.  The estimate is O(h^(order + 1/2)), where `order` is the strong order of the embedded scheme.
 
     C. Rackauckas, Q. Nie (2017), Discrete Contin. Dyn. Syst. B 22:2731.
@@ -210,7 +210,7 @@ def _admit(**orders: tuple[float, float]) -> tuple[Orders, ...]:
 def theta_maruyama(theta: float, name: str | None = None) -> StochasticRK:
     """The drift-implicit scheme y_new = y + h ((1 - theta) f(t, y) + theta f(t + h, y_new)) + g(t, y) dW.
 
-    From theta = 1/2 on it is stable in mean square wherever the linear test equation is.
+    For theta >= 1/2 it is mean-square stable whenever the linear test equation is.
 
     Parameters
     ----------
@@ -252,8 +252,8 @@ def theta_milstein(theta: float, calculus: str = "ito", name: str | None = None)
     Parameters
     ----------
     theta : float
-        The implicit fraction of the drift, in (0, 2]; from 3/2 on it is stable in mean square wherever the linear test
-        equation is.
+        The implicit fraction of the drift, in (0, 2]; for theta >= 3/2 the scheme is mean-square stable whenever the
+        linear test equation is.
     calculus : {"ito", "stratonovich"}, optional
         The integral of the equations that it solves.
     name : str, optional
@@ -321,7 +321,7 @@ MILSTEIN_DERIVATIVE_FREE = StochasticRK(
 )  # fmt: skip
 
 MILSTEIN_STRATONOVICH_DERIVATIVE_FREE = StochasticRK(
-    "milstein_stratonovich_derivative_free",  # the mean of dW^2 times the error of the difference quotient costs order
+    "milstein_stratonovich_derivative_free",  # the mean of dW^2 times the error of the quotient lowers the order
     _admit(scalar=(0.5, 1), additive=(1, 1), diagonal=(0.5, 1)),
     "stratonovich", (1, 0), (("W", (1, 0)), ("I11/sqrt(h)", (-1, 1)), ("sqrt(h)", (-0.5, 0.5))), f"{KLOEDEN}, 11.1.11",
     B1=(("sqrt(h)", ((), (1,))),), c1=(0, 0),

@@ -36,11 +36,11 @@ class VariableBDF:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     kappa : tuple of float
         The coefficient of each order, beginning with order 1; at most 5.
     reference : str
-        Where the coefficients are from.
+        The source of the coefficients.
 
     Examples
     --------
@@ -155,11 +155,11 @@ class VariableAdams:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     order : int
         The highest order k of the predictor, at most 12.
     reference : str
-        Where it is from.
+        The source.
 
     Examples
     --------
@@ -223,13 +223,13 @@ class Switching:
     Parameters
     ----------
     name : str
-        How it is found.
+        The name.
     explicit : VariableAdams or ExplicitRK
         The scheme where the problem is not stiff.
     implicit : VariableBDF, Rosenbrock or ImplicitRK
         The scheme where it is.
     reference : str
-        Where it is from.
+        The source.
 
     Examples
     --------

@@ -108,8 +108,8 @@ def plan_steps(
     """Plan fixed or adaptive steps; with `may_be_endless` the time span may be infinite, as something else ends it."""
     if not isfinite(problem.t_span[1]) and (steps is not None or not may_be_endless):
         raise ValueError(
-            f"`t_span` must be finite, found {problem.t_span}; only adaptive steps of `solve` that an event with "
-            f"`terminal` stops, or of `start`, may have an infinite end"
+            f"`t_span` must be finite, found {problem.t_span}; an infinite end needs adaptive steps of `solve` with a "
+            f"`terminal` event, or of `start`"
         )
     if steps is None:
         return plan_adaptive_steps(problem, scheme, choices)

@@ -1,4 +1,4 @@
-"""`track`: run a problem and hand its states to trackers, without keeping them."""
+"""`track`: run a problem and pass its states to trackers without storing them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def track(
     atol: Any = None,
     restore: Any = None,
 ) -> Integrator:
-    """Solve a problem and pass its states to trackers as they are computed; no state is kept.
+    """Solve a problem and pass its states to trackers as they are computed; no state is stored.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from stepnet.schemes.capabilities import (
 from stepnet.schemes.tableau import Butcher
 from stepnet.validation import array
 
-LARGEST = 1e6  # of the coordinates of a grid: high powers of larger numbers would overflow
+LARGEST = 1e6  # largest coordinate of a grid: high powers of larger numbers would overflow
 
 
 def deterministic_scheme(name: str, value: Any) -> Any:
@@ -60,7 +60,7 @@ def any_scheme(name: str, value: Any) -> Any:
 
 
 def choose_classes(outputs: np.ndarray) -> np.ndarray:
-    """The indices of the largest of several outputs (n, outputs); of a single one 1 where it is positive, else 0."""
+    """The indices of the largest of several outputs (n, outputs); for a single one, 1 where it is positive, else 0."""
     return outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0).astype(int)
 
 

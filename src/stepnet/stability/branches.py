@@ -112,18 +112,18 @@ def continuation(
     Parameters
     ----------
     problem : ODE, Partitioned, SecondOrder or Split
-        Its argument has the value at which the branch begins.
+        The value of its argument is that at which the branch begins.
     argument : str
         The name of an argument of the right-hand side that is a number.
     end : float
-        The branch ends when the argument is there, or back at its first value after a fold.
+        The branch ends when the argument reaches this value, or returns to its first value after a fold.
     y : array_like, optional
         A state near the first equilibrium, by default the initial state.
     step : float, optional
         The longest step along the curve in the space of state and argument; by default 1/50 of the range of the
         argument.
     points : int, optional
-        The most points.
+        Maximum number of points.
 
     Returns
     -------
@@ -251,7 +251,7 @@ class _Curve:
 
 
 def _build_curve(problem: Problem, argument: Any) -> tuple[_Curve, float]:
-    """The curve of equilibria, and the value of the argument to begin with."""
+    """The curve of equilibria, and the initial value of the argument."""
     from stepnet.engines.numba_engine import list_argument_names
 
     names = [str(name) for name in list_argument_names(problem)][: len(problem.args)]

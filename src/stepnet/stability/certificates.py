@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 WIDEST = 4096  # features of a state, whose Jacobians are dense matrices
-GUESSES = 4  # of the largest safe step
+GUESSES = 4  # number of guesses of the largest safe step
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -134,12 +134,13 @@ def certificate(
     """Bound how much each block of a net amplifies perturbations, for all inputs or for those in a box.
 
     The Jacobian of every step is enclosed in a ball of matrices by running the step program of the scheme on the
-    weights, with the slopes of activations anywhere in their range.  Eigenvalues would not do: layers are not normal.
+    weights, with the slopes of activations anywhere in their range.  Eigenvalues are not sufficient, because layers are
+    not normal matrices.
 
     Parameters
     ----------
     net : Net
-        Of layers with bounded Jacobians: any but attention; noise must not depend on the state.
+        A net of layers with bounded Jacobians (all but attention); noise must not depend on the state.
     x : array_like, optional
         Inputs `(batch, ...)` at which amplification is measured too, by power iteration with tangents and pullbacks.
     box : pair of array_like, optional
@@ -148,7 +149,7 @@ def certificate(
     limit : float, optional
         The amplification of a block up to which it counts as stable.
     iterations : int, optional
-        Of the power iteration.
+        Number of power iterations.
 
     Returns
     -------
@@ -202,7 +203,7 @@ def _read_box(net: Net, box: Any, x: ArrayLike | None) -> Interval:
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
         raise ValueError("`box` must have finite lowest inputs that do not exceed the highest ones")
     if any(isinstance(stage, Block) and stage.field.diffusion is not None for _, stage in net.design.stages()):
-        raise ValueError("`net` must have no noise to have a `box`, as noise leads out of every box")
+        raise ValueError("`net` must have no noise to have a `box`, as noise leaves every box")
     if x is not None:
         inputs = np.atleast_1d(array()("x", x)).astype(np.float64)
         flat = inputs.reshape(len(inputs), -1)
@@ -212,7 +213,7 @@ def _read_box(net: Net, box: Any, x: ArrayLike | None) -> Interval:
 
 
 def _bound(block: Block, weights: Mapping[str, np.ndarray], h: float, inputs: Interval | None) -> BlockBounds:
-    """The bounds of a block, the better ones of those for all inputs and for an interval."""
+    """The bounds of a block: the tighter ones of those for all inputs and those for an interval."""
     whole_space = bound_block(block, weights, h)
     if inputs is None:
         return whole_space
@@ -262,7 +263,7 @@ def _find_safe_step(
 
 
 def _measure(net: Net, x: ArrayLike, iterations: int) -> float:
-    """The largest singular value of the Jacobian over the inputs, from below, by power iteration of all at once."""
+    """A lower bound of the largest singular value of the Jacobian over the inputs, by simultaneous power iterations."""
     flat = np.asarray(x, np.float64).reshape(np.shape(x)[0], -1)
     v = np.random.default_rng(0).normal(size=flat.shape)
     best = 0.0

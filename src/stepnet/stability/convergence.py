@@ -256,7 +256,7 @@ def work_precision(
     exact : array_like, optional
         The end state; by default it is computed by dop853 with tolerances of 1e-13; needed if a part is a `Flow`.
     repeats : int, optional
-        Solves of which the shortest time counts.
+        Number of solves, of which the shortest time is reported.
 
     Returns
     -------
@@ -312,7 +312,7 @@ def _compare(solution: Any, end: np.ndarray) -> float:
 
 
 def _find_end(problem: Problem, exact: ArrayLike | None) -> tuple[np.ndarray, float]:
-    """The exact end state, or that of an accurate run, and the relative error below which it proves nothing."""
+    """The exact end state, or that of an accurate run, and the relative error below which it is not conclusive."""
     if exact is not None:
         return choose_state("exact", exact, problem.initial), ROUNDING
     is_partitioned = isinstance(problem, (Partitioned, SecondOrder))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-ON_AXIS = 1e-8  # real parts below this part of the largest eigenvalue count as zero
+ON_AXIS = 1e-8  # real parts below this fraction of the largest eigenvalue count as zero
 CONVERGED = 1e-10  # step of Newton's method relative to the state, after which one more step is exact to rounding
 SHORTEST = 1e-3  # fraction of a Newton step
 SMALL = 1e-8  # residual of a zero relative to |J| (1 + |y|); minima of |f| have larger ones
@@ -62,17 +62,17 @@ class Equilibrium:
 def equilibrium(
     problem: Problem, y: ArrayLike | None = None, *, t: float | None = None, iterations: int = 100
 ) -> Equilibrium:
-    """Find an equilibrium, f(t, y) = 0, by Newton's method with shortened steps.
+    """Find an equilibrium, f(t, y) = 0, by a damped Newton method.
 
     Parameters
     ----------
     problem : ODE, Partitioned, SecondOrder or Split
     y : array_like, optional
-        Where the iteration begins, by default the initial state.
+        The initial guess, by default the initial state of the problem.
     t : float, optional
         The time at which f is evaluated, by default the initial one.
     iterations : int, optional
-        How many at most.
+        Maximum number of iterations.
 
     Returns
     -------

@@ -19,8 +19,8 @@ def as_first_order(problem: Problem) -> ODE:
     if isinstance(problem, ODE):
         if problem.mass is not None:
             raise TypeError(
-                "`problem` has a `mass`, which is not known here; multiply by its inverse in `fun`, or eliminate the "
-                "algebraic unknowns"
+                "`problem` has a `mass`, which is not supported here; multiply by its inverse in `fun`, or eliminate "
+                "the algebraic unknowns"
             )
         return problem
     if isinstance(problem, Split) and any(isinstance(part, Flow) for part in problem.parts):

@@ -15,7 +15,7 @@ from stepnet.stability.arguments import require_exact_derivative
 from stepnet.stability.first_order import DETERMINISTIC, FirstOrderField
 from stepnet.validation import check, real
 
-SLACK = 1e-6  # of multipliers on the unit circle
+SLACK = 1e-6  # tolerance for multipliers on the unit circle
 SAMPLES = 5  # times at which the equation is examined
 
 
@@ -82,7 +82,7 @@ def floquet(
     scheme, steps
         As in `solve`.
     tolerance : float, optional
-        How far the state may be from its beginning after the period, relative to the size of the solution.
+        Largest distance between the states after and before the period, relative to the size of the solution.
     **options
         Options of `jacobian` for adaptive steps, such as `rtol` and `atol`.
 

@@ -46,7 +46,7 @@ class GradientNorms:
 
     @property
     def growth(self) -> float:
-        """|dL/dx| over |dL/dy| of the outputs: gradients explode far above one, and vanish far below."""
+        """|dL/dx| / |dL/dy| with the outputs y: gradients explode if this is far above one, and vanish far below."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(self.gradients[0] / self.gradients[-1])
 

@@ -18,7 +18,7 @@ from stepnet.stability.first_order import DETERMINISTIC, FirstOrderField
 from stepnet.validation import check, whole
 
 SLACK = 1e-9  # rounding of |R(z)|
-NEGLIGIBLE = 1e-10  # real parts below this part of the largest eigenvalue do not count in the stiffness ratio
+NEGLIGIBLE = 1e-10  # real parts below this fraction of the largest eigenvalue are left out of the stiffness ratio
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -58,7 +58,7 @@ class JacobianSpectra:
 
     @property
     def z(self) -> np.ndarray:
-        """h lambda, the points whose place in the stability region counts."""
+        """h lambda, the points to be compared with the stability region."""
         return self.h[:, None] * self.eigenvalues
 
     @property
@@ -91,7 +91,7 @@ def spectra(
     scheme, steps
         As in `solve`.
     samples : int, optional
-        At how many steps, at most, evenly spread over all of them.
+        Maximum number of steps that are examined, evenly spread over the solution.
     **options
         Options of `solve`, such as `rtol` and `atol`.
 

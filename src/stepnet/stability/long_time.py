@@ -80,9 +80,9 @@ def drift(
     steps : int, optional
         Equal steps; without them steps are adaptive.
     samples : int, optional
-        States that are saved, about.
+        Approximate number of saved states.
     **options
-        Options of `solve`, but for save times.
+        Options of `solve`, except save times.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def reversibility_error(problem: Problem, scheme: Any, *, steps: Any = None, **o
 def symplecticity_error(problem: Partitioned | SecondOrder, scheme: Any, *, steps: Any = None, **options: Any) -> float:
     """The largest entry of M' J M - J, M the derivative of the end state with respect to the initial one.
 
-    It is at the level of rounding for symplectic schemes, whatever the step size.
+    It is at the level of rounding for symplectic schemes, for any step size.
 
     Parameters
     ----------

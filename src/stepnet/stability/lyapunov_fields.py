@@ -61,8 +61,8 @@ def lyapunov_field(
 ) -> LyapunovField:  # fmt: skip
     """Compute the finite-time Lyapunov exponent of each initial state on a grid.
 
-    Its ridges separate regions that drift apart; Shadden, Lekien & Marsden (2005), Physica D 212:271.  All states and
-    their tangents are solved together, as members of an ensemble.
+    Ridges of the field separate regions that drift apart; Shadden, Lekien & Marsden (2005), Physica D 212:271.  All
+    states and their tangents are solved together, as members of an ensemble.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def lyapunov_field(
         The values of two entries of the flat initial state, increasing; other entries are those of the problem.
     scheme : str or scheme, optional
     components : tuple of int, optional
-        Which entries they are.
+        The indices of these two entries.
     **options
         Options of `solve_ensemble`, such as `steps`, `rtol` and `atol`.
 

@@ -101,9 +101,9 @@ def lyapunov(
     every : float, optional
         The time between orthonormalisations; tangents must not align in this time.
     transient : float, optional
-        Growth in this time at the beginning does not count.
+        Initial part of the time span, whose growth is not counted.
     exponents : int, optional
-        How many, the largest ones; all of them by default.
+        Number of exponents, the largest ones; by default all.
     steps : int, optional
         Equal steps in the whole time span, a multiple of the number of its pieces.
     **options

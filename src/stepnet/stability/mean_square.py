@@ -76,7 +76,7 @@ class MeanSquareRegion:
 
     @property
     def exact(self) -> np.ndarray:
-        """Where that of the equation itself does not grow: 2 lambda + mu^2 <= 0, or 2 lambda + 2 mu^2 <= 0."""
+        """Where the exact second moment does not grow: 2 lambda + mu^2 <= 0, or 2 lambda + 2 mu^2 <= 0."""
         factor = 1.0 if self.calculus == "ito" else 2.0
         return 2 * self.drift + factor * self.diffusion[:, None] <= 0
 

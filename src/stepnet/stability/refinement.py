@@ -78,10 +78,10 @@ class DepthRefinement:
 def depth_refinement(
     net: Net, x: ArrayLike, labels: ArrayLike | None = None, *, tolerance: float = 0.1
 ) -> DepthRefinement:
-    """Answer whether a net is an ODE: refine its depth, swap its scheme, and compare outputs, states and accuracy.
+    """Test whether a net discretises an ODE: refine its depth, change its scheme, compare outputs, states and accuracy.
 
     Weights of a finer net are interpolated linearly between the layers.  If the net is the discretisation of an ODE
-    with weights that are functions of depth, its outputs hardly change; Ott et al. (2021), ICLR.
+    with weights that are functions of depth, its outputs change little; Ott et al. (2021), ICLR.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def depth_refinement(
     x : array_like
         Inputs.
     labels : array_like of int, optional
-        Classes, the indices of the largest outputs; of a single output 1 where it is positive.
+        Classes, the indices of the largest outputs; for a single output, 1 where it is positive.
     tolerance : float, optional
         The relative change up to which the net counts as an ODE.
 

@@ -27,12 +27,12 @@ from stepnet.validation import check, instance, optional, whole
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-MARGIN = 0.15  # of the width of the boundary, on each side of the default window
+MARGIN = 0.15  # fraction of the width of the boundary, added on each side of the default window
 FAR = 2.0  # in units of the longer stability limit: islands of the region farther away are not shown by default
 THIN = 1e-6  # a boundary of this relative width is a line
 DEFAULT_REACH = 6.0  # of the window of a scheme whose boundary is the imaginary axis
-SLACK = 1e-9  # of |R| <= 1: rounding on the boundary of a scheme without dissipation
-FASTEST = 300.0  # growth by exp(h mu), which would overflow
+SLACK = 1e-9  # tolerance of |R| <= 1: rounding on the boundary of a scheme without dissipation
+FASTEST = 300.0  # largest real part of h mu, as exp(h mu) would overflow
 MOST_POINTS = 20_000  # of an axis
 
 
@@ -151,7 +151,7 @@ def region(
 
 
 def _find_region_of_sum(scheme: Any, stiff: complex, real: Any, imaginary: Any, resolution: int, angles: int) -> Region:
-    """The region of the explicit part beside a given implicit or exact part."""
+    """The region of the explicit part for a given implicit or exact part."""
     if not is_for_sums(scheme):
         raise TypeError(f"`stiff` is for IMEX and exponential schemes, found {getattr(scheme, 'name', 'a tableau')}")
     if stiff.real > FASTEST:

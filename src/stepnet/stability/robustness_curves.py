@@ -71,9 +71,9 @@ def robustness(
 ) -> RobustnessCurves:  # fmt: skip
     """Measure the accuracy of a classifier on perturbed inputs.
 
-    "gaussian" adds noise; "fgsm" adds radius sign(dL/dx), Goodfellow, Shlens & Szegedy (2015), ICLR; "pgd" makes steps
-    of it and projects onto the cube of the radius, Madry et al. (2018), ICLR.  Gradients are those of the cross-entropy
-    of the model itself, averaged over Brownian paths if it has noise.
+    "gaussian" adds noise; "fgsm" adds radius sign(dL/dx), Goodfellow, Shlens & Szegedy (2015), ICLR; "pgd" repeats
+    smaller steps of it and projects onto the cube of the radius, Madry et al. (2018), ICLR.  Gradients are those of the
+    cross-entropy of the model itself, averaged over Brownian paths if it has noise.
 
     Parameters
     ----------
@@ -81,16 +81,16 @@ def robustness(
         A net; a fitted estimator with `predict`; or a function from inputs to outputs (n, classes) or labels (n,).
     x : array_like (n, ...)
     labels : array_like (n,)
-        Classes; for a net or outputs their indices, of a single output 1 where it is positive.
+        Classes; for a net or outputs their indices, for a single output 1 where it is positive.
     radii : array_like
         Sizes of perturbations.
     attacks : sequence of {"gaussian", "fgsm", "pgd"}, optional
     gradient : callable, optional
         `gradient(x, labels)` returns dL/dx; needed for attacks on models other than nets of this package.
     steps : int, optional
-        Of "pgd".
+        Number of steps of "pgd".
     seed : int, optional
-        Of the noise.
+        Seed of the noise.
     paths : int, optional
         Brownian paths over which outputs of a net with noise are averaged.
 
@@ -101,7 +101,7 @@ def robustness(
     Raises
     ------
     ValueError
-        If an attack needs the gradient of a model that gives none.
+        If an attack needs the gradient of a model that provides none.
 
     Examples
     --------

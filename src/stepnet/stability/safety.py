@@ -18,8 +18,8 @@ from stepnet.problem import ODE, Problem
 from stepnet.solving.integrate import solve
 from stepnet.stability.jacobian_bounds import bound_block, bound_field
 
-WRONG = 0.01  # relative error from which a gradient counts as unsafe
-N_SAMPLES = 200  # of the Jacobian along the solution
+WRONG = 0.01  # relative error above which a gradient counts as unsafe
+N_SAMPLES = 200  # number of Jacobians evaluated along the solution
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class AdjointSafety:
     Parameters
     ----------
     return_error : float
-        Relative distance of the initial state from the one obtained by solving backward; of reversible blocks that of
-        the gradients.
+        Relative distance of the initial state from the one obtained by solving backward; for reversible blocks, that
+        of the gradients.
     growth : float
         Upper bound of the factor by which errors grow backward in time, exp of the integral of the logarithmic norm
         of -df/dy along the solution.
@@ -62,7 +62,8 @@ def adjoint_safety(
     """Solve a problem forward and backward, and compare the gradient of the adjoint equation with the exact one.
 
     The default loss is half the squared end state.  The blocks of a net are examined one by one, with their own schemes
-    and steps, and the worst is reported; of blocks with reversible schemes, the gradient with reconstructed states.
+    and steps, and the worst is reported; for blocks with reversible schemes, the gradient with reconstructed states is
+    examined.
 
     Parameters
     ----------
@@ -170,8 +171,8 @@ def _compare_gradients(a: np.ndarray, b: np.ndarray, returned: float, growth: fl
     angle = float(np.degrees(np.arccos(np.clip(cosine, -1.0, 1.0)))) if np.isfinite(cosine) else 180.0
     is_safe = bool(returned < UNSAFE and error < WRONG)
     verdict = (
-        f"{what} is {'safe' if is_safe else 'unsafe'} here: solving back misses the initial state by "
-        f"{returned:.1e}, errors may grow by {growth:.1e} on the way, and its gradient is off by {error:.1e} "
+        f"{what} is {'safe' if is_safe else 'unsafe'} here: solving backward misses the initial state by "
+        f"{returned:.1e}, errors may grow by {growth:.1e} in between, and its gradient is off by {error:.1e} "
         f"({angle:.2g} degrees)"
     )
     return AdjointSafety(returned, growth, error, angle, is_safe, verdict)

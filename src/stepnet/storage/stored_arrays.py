@@ -69,7 +69,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_npz(path: Path, wanted: Callable[[str], bool] | Iterable[str]) -> dict[str, np.ndarray]:
-    """Read the wanted arrays of an NPZ file written by `numpy.savez`.
+    """Read the requested arrays of an NPZ file written by `numpy.savez`.
 
     Members must not be compressed, so no array can be larger than the file.
     """

@@ -46,7 +46,7 @@ class BatchSolution:
     accepted, rejected
         Steps of each sample.
     codes
-        How each sample ended: indices into `per_sample_steps.STATUSES`; `status` has them as text.
+        How each sample ended: indices into `per_sample_steps.STATUSES`; `status` gives them as text.
     inside
         With `dense=True` the dense output, evaluated by `at`.
 

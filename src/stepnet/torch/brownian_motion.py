@@ -1,4 +1,4 @@
-"""Brownian motions on tensors with torchsde's signatures: functions of (entropy, path, interval), stored nowhere."""
+"""Brownian motions on tensors with torchsde's signatures: functions of (entropy, path, interval) that store nothing."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _validate_time(name: str, value: Any) -> float:
 class BrownianInterval:
     """A Brownian motion on [t0, t1] for every sample of a batch, with random access: `bm(ta, tb)` is W(tb) - W(ta).
 
-    The increments are a function of `entropy`, the number of the path, the interval and the grid, whatever the order of
-    the calls; they are those of `stepnet.noise.BrownianPath`.  Nothing is stored, so that `tol`, `pool_size`,
+    The increments are a function of `entropy`, the number of the path, the interval and the grid, independent of the
+    order of the calls; they are those of `stepnet.noise.BrownianPath`.  Nothing is stored, so that `tol`, `pool_size`,
     `cache_size` and `halfway_tree`, by which torchsde's class trades memory for time, have no effect.
 
     Parameters
@@ -60,17 +60,17 @@ class BrownianInterval:
         The shape of an increment: (batch, ..., components); (batch,) has one component, () one number.  By default that
         of `W` or `H`.
     dtype : torch.dtype, optional
-        Of the increments, by default that of `W` or `H`, or torch's default.  They are computed in float64.
+        The dtype of the increments, by default that of `W` or `H`, or torch's default.  They are computed in float64.
     device : device, optional
         Where they are computed.
     entropy : int, optional
         The seed, by default a random one from torch's generator.
     dt : float, optional
-        The step size for which queries should be fast: the interval has about (t1 - t0) / dt cells.
+        The step size of the expected queries: the interval is divided into about (t1 - t0) / dt cells.
     tol, pool_size, cache_size, halfway_tree
         Without effect.
     levy_area_approximation : {"none", "space-time", "davie", "foster"}
-        Read by torchsde's solvers.  Here both areas exist in any case; "davie" has the mean variance of Levy areas,
+        Read by torchsde's solvers.  Here both areas are always available; "davie" has the mean variance of Levy areas,
         the others their conditional variance.
     W, H : tensor, optional
         The increment and the space-time Levy area of the whole interval, by default random.
@@ -217,7 +217,7 @@ class BrownianPath(BrownianInterval):
     t0 : float or tensor
         The first time.
     w0 : tensor
-        The value there, (batch, components); it gives the size, dtype and device too.
+        The value there, (batch, components), which also determines the size, dtype and device.
     window_size : int
         Without effect, as in torchsde.
     t1 : float or tensor, optional
@@ -252,14 +252,14 @@ class BrownianPath(BrownianInterval):
         Returns
         -------
         tensor or tuple of tensors
-            W(t), W(tb) - W(t), or that with the areas asked for.
+            W(t), W(tb) - W(t), or the latter with the requested areas.
         """
         found = super().__call__(t, tb, return_U, return_A)
         return found + self._w0 if tb is None and not (return_U or return_A) else found
 
 
 class BrownianTree(BrownianPath):
-    """As `BrownianPath`, with a given last time and, if wanted, a given value there.
+    """As `BrownianPath`, with a given last time and, optionally, a given value there.
 
     Parameters
     ----------

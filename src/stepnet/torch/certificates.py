@@ -54,7 +54,7 @@ def certificate(
     limit : float, optional
         The amplification of a block up to which it counts as stable.
     iterations : int, optional
-        Of the power iteration.
+        Number of power iterations.
 
     Returns
     -------

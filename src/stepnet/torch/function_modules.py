@@ -15,9 +15,9 @@ from stepnet.engines.torch_engine import (
     Split,
 )
 
-DEPTH = 4  # of nested functions, containers and objects
+DEPTH = 4  # maximum nesting of functions, containers and objects
 FOREIGN = ("torch", "numpy", "builtins")  # packages whose objects hold no user modules
-MANY = 1000  # entries from which a container is taken to hold data, not modules
+MANY = 1000  # entries above which a container is assumed to hold data, not modules
 
 
 def find_modules(func: Any) -> tuple[torch.nn.Module, ...]:

@@ -2,7 +2,7 @@
 
 Data are not copied: arrays are views of tensors, and parameters that are contiguous in memory form one vector, though
 each has its own storage for saving and sharing.  In eager mode an autograd node holds the run between forward and
-backward; compilers see an operator.
+backward; under `torch.compile` it is a custom operator.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Kernels:
     # ---- dispatch ---------------------------------------------------------------------------------------------------
 
     def take(self, x: Tensor, parameters: Tensors) -> bool:
-        """Whether the kernels run these tensors; an error if they must but cannot."""
+        """Whether the kernels run these tensors; an error if they are required but cannot."""
         if torch.jit.is_tracing():  # where shapes are not integers
             return False
         self._require_match(x, parameters)

@@ -42,9 +42,9 @@ class LayerChain(torch.nn.Module):
     layout
         As in `LayerBlock`; outputs of several axes are flattened in that order.
     seed, initialisation, theta
-        Of the initial weights, as in `LayerBlock`.
+        Seed, rule and values of the initial weights, as in `LayerBlock`.
     device, dtype : Device, optional
-        Of the parameters.
+        Device and dtype of the parameters.
 
     Examples
     --------
@@ -134,7 +134,7 @@ class LayerBlock(torch.nn.Module):
     theta : array, optional
         Initial parameters in one flat vector, instead of random ones.
     device, dtype : Device, optional
-        Of the parameters.
+        Device and dtype of the parameters.
 
     Examples
     --------
@@ -221,9 +221,9 @@ class FieldFunction(torch.nn.Module):
     layout
         As in `LayerBlock`.
     seed, initialisation, theta
-        Of the initial weights, as in `LayerBlock`.
+        Seed, rule and values of the initial weights, as in `LayerBlock`.
     device, dtype : Device, optional
-        Of the parameters.
+        Device and dtype of the parameters.
 
     Examples
     --------

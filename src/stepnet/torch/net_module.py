@@ -60,9 +60,9 @@ class NetModule(torch.nn.Module):
     engine
         As in `LayerBlock`.
     seed, initialisation
-        Of the weights drawn by `reset_parameters`, as in `LayerBlock`.
+        Seed and rule of the weights drawn by `reset_parameters`, as in `LayerBlock`.
     device, dtype
-        Of the parameters; by default the CPU and the net's own dtype.
+        Device and dtype of the parameters; by default the CPU and the dtype of the net.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class NetModule(torch.nn.Module):
         return self.layout_out.restore(x) if is_last_its_own else x
 
     def _run_with_noise(self, x: Tensor, stages: list[torch.nn.Module], noise: SampleNoise | None) -> Tensor:
-        """Stage by stage, on the paths of the inputs of the net; every stage has a seed of its own."""
+        """Stage by stage, on the paths of the inputs of the net; every stage has a separate seed."""
         paths, own = find_paths(x, noise)
         for number, stage in enumerate(stages):
             is_noisy = isinstance(stage, LayerBlock) and has_noise(stage.record)

@@ -68,13 +68,13 @@ def negative_elbo(ys: Tensor, data: Tensor, log_ratio: Tensor, scale: float = 1.
     Parameters
     ----------
     ys, data : tensor
-        Observed states of the paths of the posterior, decoded if need be, and the observations: (times, batch, n).
+        Observed states of the paths of the posterior, decoded if necessary, and the observations: (times, batch, n).
     log_ratio : tensor
         (times - 1, batch), the second result of `sdeint(..., logqp=True)`.
     scale : float
         The standard deviation of the errors of observations.
     weight : float
-        Of the divergence; it may grow from 0 to 1 during training.
+        Factor of the divergence; it may grow from 0 to 1 during training.
 
     Returns
     -------

@@ -23,7 +23,7 @@ KINDS = {"diagonal": ELEMENTWISE, "scalar": SCALAR}
 OPTIONS = ("grad_free",)
 MOST_STEPS = 10**8
 MOST_PLAIN = 2**53
-ULPS = 8  # by which times may differ from multiples of dt, for each step
+ULPS = 8  # units in the last place, per step, by which times may differ from multiples of dt
 
 
 def find_kind(noise: str) -> str:
@@ -103,7 +103,7 @@ def build_nodes(times: list[float], dt: float, eps: float) -> tuple[list[float],
 
 
 def validate_sde_options(options: Any) -> bool:
-    """Whether a Milstein scheme is to do without derivatives, the only option."""
+    """Whether a Milstein scheme is to be derivative-free, the only option."""
     found = validate_dict("options", options)
     for name in found:
         if name not in OPTIONS:

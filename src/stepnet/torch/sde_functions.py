@@ -17,7 +17,7 @@ NAMES = {
     "drift_and_diffusion_prod": "f_and_g_prod",
 }  # fmt: skip
 """Keys of `names`, and the names of methods that they replace."""
-LEAST_DIFFUSION = 1e-7  # by which a log-ratio is divided, as in torchsde
+LEAST_DIFFUSION = 1e-7  # smallest diffusion by which a log-ratio is divided, as in torchsde
 
 Function = Callable[..., Any]
 
@@ -88,7 +88,7 @@ def _divide_pair(sde: SDEFunctions, f_and_g: Function, has_pairs: bool) -> SDEFu
 
 
 class _PairedCalls:
-    """A function called twice in turn with the same tensors, but evaluated once; compilers find this out themselves."""
+    """Evaluates a function once for two successive calls with the same tensors; compilers detect this themselves."""
 
     def __init__(self, function: Function):
         self.function = function

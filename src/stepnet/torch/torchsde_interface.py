@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 MEMORIES = ("auto", "all", "reversible")
 REVERSIBLE = "reversible_heun"
-DISCRETE = ("V", "V2")  # variables of weak schemes, numbered by the step
+DISCRETE = ("V", "V2")  # variables of weak schemes, which depend on the number of the step
 
 
 def sdeint(
@@ -94,7 +94,7 @@ def sdeint(
     extra : bool
         Return also what a scheme passes from step to step besides y: (f, g, z) of "reversible_heun", else ().
     extra_solver_state : sequence of tensors, optional
-        Begin with it.
+        Its initial value.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def _validate_steps(dt: Any, adaptive: Any, rtol: Any, atol: Any, dt_min: Any) -
 
 
 def _require_own_fixed_noise(scheme: Any, control: StepDoubling | None, bm: Any) -> None:
-    """Refuse noise without the discrete variables of a step with a number."""
+    """Refuse adaptive steps, and noise without discrete variables, for weak schemes."""
     if control is not None:
         raise ValueError(f"`adaptive` steps need a strong scheme; {scheme.name} converges in law only")
     if bm is not None and not isinstance(bm, BrownianInterval):
@@ -316,7 +316,7 @@ def _require_own_fixed_noise(scheme: Any, control: StepDoubling | None, bm: Any)
 
 
 def _find_initial_state(y0: Tensor, scheme: Any, asked: SDEArguments) -> tuple[Tensor, ...]:
-    """The state, with the second row of a reversible scheme if it is given or asked for."""
+    """The state, with the second row of a reversible scheme if it is given or requested."""
     given = asked.extra_solver_state
     if given is not None:
         given = checks.sequence(checks.instance(Tensor))("extra_solver_state", given)

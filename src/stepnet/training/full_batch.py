@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from stepnet.training.minimum import Minimum
 
-DESCENT = 1e-4  # of the predicted decrease, for a step to be accepted
+DESCENT = 1e-4  # fraction of the predicted decrease that a step must attain to be accepted
 HALVINGS = 40
-BAD, GOOD = 0.25, 0.5  # of the predicted decrease, for the trust region to shrink or to grow
-SMALLEST = 1e-14  # of the first radius
+BAD, GOOD = 0.25, 0.5  # fractions of the predicted decrease: the trust region shrinks below, or grows above
+SMALLEST = 1e-14  # smallest radius, relative to the first one
 PRECISIONS = ("float32", "float64")
 
 
@@ -210,7 +210,7 @@ def _gauss_newton(
             theta, here = attempt.theta, attempt.there
             converged = _is_arrived(theta, here, method, watch)
         elif not region or radius < SMALLEST * first:
-            message = "no step decreased the objective: rounding, or a product that is not that of the objective"
+            message = "no step decreased the objective: rounding, or Hessian products that do not match the objective"
             break
         watch.tell(loss=here.value)
         watch.step(here.value)

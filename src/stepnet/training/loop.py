@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-GROWTH = 1e10  # times the first loss (or one, if that is less): counts as divergence
+GROWTH = 1e10  # a loss above this multiple of the first one (or of one, if that is less) counts as divergence
 SHOWN = ("loss", "accuracy", "validation", "validation_accuracy")  # names of the history's columns on the progress bar
 
 
@@ -43,7 +43,7 @@ class TrainingJob:
         return self.recipe.steps_per_epoch(len(self.data))
 
     def draw(self, epoch: int) -> Objective:
-        """The objective with the Brownian paths of an epoch, from one; parameters are compared by those of epoch 0."""
+        """The objective with the Brownian paths of an epoch >= 1; parameters are compared on the paths of epoch 0."""
         if not self.objective.has_noise:
             return self.objective
         return replace(self.objective, noise=SampleNoise(self.recipe.seed, path=epoch))

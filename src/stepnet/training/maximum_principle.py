@@ -30,7 +30,11 @@ from stepnet.training.progress import Bar
 if TYPE_CHECKING:
     from stepnet.training.minimum import Minimum
 
-DESCENT, BAD, GOOD = 1e-4, 0.25, 0.5  # of the gain of the Hamiltonians: to accept, to increase rho, to decrease rho
+DESCENT, BAD, GOOD = (
+    1e-4,
+    0.25,
+    0.5,
+)  # fractions of the gain of the Hamiltonians to accept, to increase or decrease rho
 LARGEST = 1e14  # times the initial rho; its inverse bounds rho from below
 
 

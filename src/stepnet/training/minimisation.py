@@ -51,7 +51,7 @@ class MinimisationState:
 
     def build_interrupted(self) -> Minimum:
         """Build the result of an interrupted minimisation."""
-        return self.minimum(False, f"interrupted by the user after {len(self._history)} steps; what was found is kept")
+        return self.minimum(False, f"interrupted by the user after {len(self._history)} steps; the best point is kept")
 
 
 def require_start(value: float) -> None:

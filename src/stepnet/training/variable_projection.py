@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 NEWTON_STEPS = 50
-FLAT = 1e-11  # of the first gradient, at which the readout counts as optimal
+FLAT = 1e-11  # gradient, relative to the first one, at which the readout counts as optimal
 DESCENT = 1e-4
 
 

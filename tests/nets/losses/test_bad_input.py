@@ -1,4 +1,4 @@
-"""Wrong numbers, shapes, labels and names are refused with the argument, what was found and what is wanted."""
+"""Wrong numbers, shapes, labels and names are refused with the argument, what was found and what is required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large, infinite and undefined outputs; limits of families; what losses are least at."""
+"""Large, infinite and undefined outputs; limits of families; minimisers of losses."""
 
 from __future__ import annotations
 

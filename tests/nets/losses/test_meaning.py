@@ -1,4 +1,4 @@
-"""What outputs predict: the link of the best constant outputs is what the targets are on average."""
+"""What outputs predict: the link of the best constant outputs is the mean of the targets."""
 
 from __future__ import annotations
 

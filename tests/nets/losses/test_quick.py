@@ -1,4 +1,4 @@
-"""Cross-entropy in a single pass, against its formula; which of the two runs."""
+"""Cross-entropy in a single pass, against its formula; which of the two is used."""
 
 from __future__ import annotations
 

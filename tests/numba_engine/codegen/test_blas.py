@@ -1,4 +1,4 @@
-"""BLAS runs on one thread while layers run, whatever library it is, and on as many as before afterwards."""
+"""BLAS of any library runs on one thread while layers run, and on the previous number of threads afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions of layers do what their program says, and the peephole passes change nothing but their number."""
+"""Instructions of layers execute their program, and the peephole passes change only their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code is compared with Python slope by slope: a number, a NaN and an infinity are three different things."""
+"""Machine code is compared with Python slope by slope: numbers, NaN and infinities are distinguished."""
 
 from __future__ import annotations
 

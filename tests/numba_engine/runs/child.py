@@ -1,4 +1,4 @@
-"""Python in a process of its own: for what may crash, be interrupted, or must begin afresh."""
+"""Python in a separate process: for code that may crash, be interrupted, or needs a fresh process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of every family of kernels, for the tests of what all of them promise."""
+"""One run of every family of kernels, for tests of their common properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels are kept on disk, in a place named by everything they depend on."""
+"""Compiled kernels are cached on disk, in a folder whose name is a hash of everything they depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time itself: it does not drift, runs backward, and may stand still."""
+"""Time in runs: it does not drift, may run backward, and the interval may have length zero."""
 
 from __future__ import annotations
 

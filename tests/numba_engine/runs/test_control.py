@@ -1,4 +1,4 @@
-"""Adaptive steps do as they are told."""
+"""Adaptive steps follow tolerances, controllers and limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users get who set nothing: the ladder from its first rung, with no rung asked for by the environment.
+"""The default ladder: from its first rung, without a rung requested by the environment.
 
 Every right-hand side of the first half is 0 at t = 0 whatever it refers to: one look at the first slope tells nothing.
 """

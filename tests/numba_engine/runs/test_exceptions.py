@@ -1,4 +1,4 @@
-"""What a right-hand side raises reaches the user as it was raised, with what had been computed."""
+"""Exceptions of a right-hand side reach the user unchanged, with the part that had been computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that fails says where, why and what to do, and keeps what it had."""
+"""A failed run reports where, why and what to do, and returns the valid part."""
 
 from __future__ import annotations
 

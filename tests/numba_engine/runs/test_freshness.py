@@ -1,4 +1,4 @@
-"""Numba freezes what a function refers to; a change of any of it between two solves must be seen all the same.
+"""Numba freezes what a function refers to; any change of it between two solves must be detected nevertheless.
 
 Every right-hand side here is 0 at the beginning (t = 0) whatever it refers to, so that one look at the first slope
 cannot tell old code from new.

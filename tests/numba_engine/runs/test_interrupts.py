@@ -1,4 +1,4 @@
-"""Ctrl-C ends a run, not the work done: on every rung, for every kind of steps."""
+"""Ctrl-C ends a run and keeps the computed part: on every rung, for every kind of steps."""
 
 from __future__ import annotations
 

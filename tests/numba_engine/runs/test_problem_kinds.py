@@ -1,4 +1,4 @@
-"""The kinds of problems are one another in other clothes, and a solution shows each in its own."""
+"""Equivalent problems of different kinds have equal solutions, each in the form of its kind."""
 
 from __future__ import annotations
 

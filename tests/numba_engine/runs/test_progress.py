@@ -1,4 +1,4 @@
-"""A bar over simulated time, if it is asked for."""
+"""A progress bar over simulated time, if requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A solution tells the rung of its right-hand side, of each event and of `project` apart, with the reasons."""
+"""A solution reports the rungs of its right-hand side, of each event and of `project` separately, with the reasons."""
 
 from __future__ import annotations
 

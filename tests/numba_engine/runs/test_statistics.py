@@ -1,4 +1,4 @@
-"""What a run cost is counted, not guessed."""
+"""The statistics of a run are exact counts."""
 
 from __future__ import annotations
 

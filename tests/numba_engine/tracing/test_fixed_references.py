@@ -1,4 +1,4 @@
-"""What a function reaches is remembered while its references name the same immutable values, and no longer."""
+"""The key of a function is cached only as long as its references name the same immutable values."""
 
 from __future__ import annotations
 

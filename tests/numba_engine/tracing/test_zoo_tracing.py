@@ -1,4 +1,4 @@
-"""Plain Python right-hand sides become straight-line code with derivatives, or say why not and stay right."""
+"""Plain Python right-hand sides become straight-line code with derivatives, or report why not and stay correct."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Lyapunov:
         return whole["exponent"]
 
     def _pieces(self, chunk: Chunk) -> tuple[np.ndarray, int, dict[str, Any]]:
-        """The times at which tangents are rescaled, the number of pieces that count, and the options of each piece."""
+        """The times of rescaling, the number of pieces that enter the mean, and the options of each piece."""
         options = {name: value for name, value in chunk.options.items() if value is not None}
         for name in REFUSED:
             if np.size(options.pop(name, ())):

@@ -174,7 +174,7 @@ class EscapeTimes:
 
     Outside is where |y| > `radius`, or where `condition(t, y)` is True: a function of times (members, times) and states
     (members, times, *state).  A member that blows up is outside from the first time that it does not reach; for one
-    that stopped for another reason without having been outside, the time is NaN.
+    that stopped for another reason while inside, the time is NaN.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class EscapeTimes:
     @check(chunk=having("solution", what="a Chunk"))
     def of_chunk(self, chunk: Chunk) -> Arrays:
         if chunk.options.get("save_at") is None:
-            raise ValueError("`EscapeTimes` looks at the times of `save_at`, but there is none; give it")
+            raise ValueError("`EscapeTimes` tests members at the times of `save_at`, but there is none; give `save_at`")
         found = chunk.solution
         times = np.arange(found.t.shape[1])
         was_reached = times < found.saved[:, None]

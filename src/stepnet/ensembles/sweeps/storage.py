@@ -29,7 +29,7 @@ from stepnet.storage.atomic_files import name_path_in_errors, write_file
 from stepnet.storage.folder_locks import LOCK, hold_lock
 from stepnet.storage.stored_arrays import read_json, read_npz, report_damage
 
-LARGE = 2**28  # bytes, from which results go into Zarr arrays
+LARGE = 2**28  # bytes above which results are stored in Zarr arrays
 MANIFEST, CHUNKS, ARRAYS = "manifest.json", "chunks", "arrays"
 COUNTS = "counts"
 SEAL, LAYOUT = "seal", "layout"  # in the file of a chunk: its hash, and the arrays stored in Zarr
@@ -245,13 +245,13 @@ class LargeArrays:
         new.rename(folder)
 
     def _open_checked(self, folder: Path, kind: list[Any], mode: str) -> Any:
-        """Open an array whose description is as expected: other codecs may run code."""
+        """Open an array whose description is as expected, because other codecs may execute code."""
         with report_damage(folder, "an array of this sweep", ANEW_ALL):
             description, wanted = read_json(folder / "zarr.json"), self._description(*kind)
             codecs = [codec["name"] for codec in description["codecs"]]
             other = [name for name, value in wanted.items() if description.get(name) != value]
             if other or codecs != ["bytes", "crc32c"] or description.get("storage_transformers"):
-                raise ValueError(f"its description is another one: {', '.join(other) or 'codecs'}")
+                raise ValueError(f"its description differs in {', '.join(other) or 'codecs'}")
             zarr = _import_zarr()
             with zarr.config.set({"array.write_empty_chunks": True}):  # so that a missing chunk is detected
                 return zarr.open_array(folder, mode=mode, zarr_format=3)
@@ -297,7 +297,7 @@ def _put_rows(whole: Arrays, rows: Arrays, grid: SweepGrid, box: GridBox) -> Non
 
 
 def _is_foreign(file: Path) -> bool:
-    """Whether a file is not one that a sweep killed at its start leaves behind."""
+    """Whether a file cannot come from a sweep that was killed at its start."""
     if file.name == CHUNKS:
         return not file.is_dir() or any(file.iterdir())
     return file.name != LOCK and not file.name.startswith(f".{MANIFEST}")

@@ -105,7 +105,7 @@ class SweepTask(NamedTuple):
         if self.options.get("paths") is not None:
             own, counts = reduce_paths(chunk, self.reductions)  # type: ignore[arg-type]
             return {**own, COUNTS: {"fates": counts}}
-        if isinstance(self.problem, (SDE, Langevin)):  # the same path for all members, whatever the chunks
+        if isinstance(self.problem, (SDE, Langevin)):  # the same path for all members, in any chunk
             chunk.options = {**self.options, "paths": np.full(chunk.count, self.problem.path)}
         found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
         return {**found, COUNTS: {"fates": np.bincount(chunk.statuses, minlength=len(STATUSES))}}
@@ -205,7 +205,7 @@ def _complete(
         if not _is_process_error(error):
             raise
         raise RuntimeError(
-            f"the processes of `client` ended before the sweep did ({type(error).__name__}: {error!s:.200}), with "
+            f"the processes of `client` ended before the sweep finished ({type(error).__name__}: {error!s:.200}), with "
             f"{_describe_progress(storage, boxes)}"
         ) from error
 

@@ -247,7 +247,7 @@ def linearise_tangent(
 
 
 def _choose_mass(problem: Problem, scheme, program: SchemeProgram) -> np.ndarray:
-    """The mass matrix of the steps: a singular one, a regular one being a part of the right-hand side."""
+    """The mass matrix of the steps: only a singular one, because a nonsingular one is part of the right-hand side."""
     mass = getattr(problem, "mass_matrix", None)
     if mass is None or not mass.is_singular:
         return UNIT_MASS
@@ -264,5 +264,5 @@ def _require_tangent(scheme, program: StepProgram) -> None:
     """Refuse steps that are not the same for a state and for a state with its tangent."""
     if any(isinstance(operation, Tamed) for operation in program.operations):
         raise NoDerivative(
-            f"{scheme.name} divides the drift by its norm, so `tangent` and `hvp` do not take it; `gradient` does"
+            f"{scheme.name} divides the drift by its norm, so `tangent` and `hvp` do not support it; `gradient` does"
         )

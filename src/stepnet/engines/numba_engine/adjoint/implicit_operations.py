@@ -1,7 +1,7 @@
 """Implicit operations of step programs in sweeps: solved to the rounding of the state, and transposed exactly.
 
-Jacobians come from pullbacks of unit vectors, so that whatever has a pullback has exact implicit steps.  The gradient
-of a `LinearSolve` contains second derivatives, which are the pullback of (df/dy) v + tau df/dt.
+Jacobians come from pullbacks of unit vectors, so that any right-hand side with a pullback has exact implicit steps.
+The gradient of a `LinearSolve` contains second derivatives, which are the pullback of (df/dy) v + tau df/dt.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from stepnet.engines.numba_engine.integrators.stepping import pad_length
 from stepnet.schemes.step_program import LinearSolve, Solve, StepProgram
 
 MOST = 60  # Newton iterations
-ROUNDING, NEAR_ROUNDING = 2e-16, 1e-9  # relative to the state: aim, and where slow convergence is rounding
-REFRESH, SLOW = 0.1, 0.5  # rates of convergence: from which Jacobians are evaluated again; of rounding errors
+ROUNDING, NEAR_ROUNDING = (
+    2e-16,
+    1e-9,
+)  # relative to the state: the target; slow convergence below it is rounding
+REFRESH, SLOW = (
+    0.1,
+    0.5,
+)  # rates above which Jacobians are evaluated again, and of changes by rounding
 NONE = -1  # no row has its Jacobian factorised
 
 

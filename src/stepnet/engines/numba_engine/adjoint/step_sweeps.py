@@ -65,7 +65,7 @@ REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _
 NOISY_SWEEP = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _I, _P, _P)
 NOISY_REVERSE = ctypes.CFUNCTYPE(ctypes.c_int32, _R, _R, _I, _I, _P, _P, _P, _P, _P, _P, _P)
 NOISE_CHUNK = 1024  # steps whose random variables are held at once
-SLICE_SECONDS = 0.05  # between two looks at Ctrl-C
+SLICE_SECONDS = 0.05  # between two checks for Ctrl-C
 WORK_AT_FIRST = 2**16  # numbers that the first slice processes; of implicit steps, products in a factorisation
 DETERMINISTIC, DRAW, TIMES_COMPONENTS, TIMES_MATRIX, TIMES_COLUMN, TAME, IMPLICIT, LINEAR_MAP = range(8)
 PRODUCT_CODE = {
@@ -367,7 +367,7 @@ def sweep(fields, p, tape, implicit, scratch, clock, first, count, state, states
 
     The rows of `noise` are the random variables of the steps; ordinary steps have none.
 
-    A program that inverts steps runs backward over them, and stores the states it arrives at.
+    A program that inverts steps runs backward over them, and stores the states it reaches.
     """
     n, work = state.shape[1], scratch.work
     for j in range(count):

@@ -17,12 +17,12 @@ from stepnet.engines.numba_engine.tracing.graph import BOOLEAN, ELEMENTARY, Grap
 from stepnet.engines.numba_engine.tracing.symbols import CannotTrace
 
 NOT_ALIKE = "it has too many operations for straight-line code, and its slopes do not have a common form"
-MOST_NODES_OF_A_LOOP = 40_000  # with the pullback of hundreds of single entries, as a small 3-D grid has
+MOST_NODES_OF_A_LOOP = 40_000  # enough for the pullback of hundreds of single entries, as on a small 3-D grid
 MOST_LOOPS = 400
 COST = {"div": 4, "sqrt": 4, "pow": 20, "erf": 20, "erfc": 20, "arctan2": 20, "hypot": 20, "fmod": 20} | {
     name: 20 for name in ELEMENTARY if name != "sqrt"
 }
-WORTH_KEEPING = 16  # operations: a store and a load cost about two
+WORTH_KEEPING = 16  # operations above which a value is stored: a store and a load cost about two
 MIX = np.random.default_rng(0).integers(1, 2**63, len(OPERATIONS) + 1, np.uint64) | np.uint64(1)
 KEPT = len(OPERATIONS)
 

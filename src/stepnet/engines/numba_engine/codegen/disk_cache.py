@@ -102,7 +102,7 @@ def write(name: str, data: bytes) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create the folder for its owner alone, whatever the umask."""
+    """Create the folder for its owner alone, regardless of the umask."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:

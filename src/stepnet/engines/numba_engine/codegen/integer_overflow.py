@@ -16,7 +16,7 @@ POWERS = (operator.pow, operator.ipow, operator.lshift, operator.ilshift)
 PRODUCTS = (operator.mul, operator.imul)
 SUMS = (operator.add, operator.iadd, operator.sub, operator.isub)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
-MOST_FACTORS = 2  # of an integer used outside integer arithmetic; one computed from data counts twice
+MOST_FACTORS = 2  # factors of an integer that is used outside integer arithmetic; one computed from data counts twice
 DATA, COUNT = 2, 1
 
 

@@ -1,7 +1,7 @@
 """Kernels: compiled at first use for the types of their arguments, stored on disk (`disk_cache`).
 
 Numba's own cache checks the modification time of a single file, so it misses changes in other modules, recompiles
-after every clone, and trusts whatever it finds.
+after every clone, and trusts any file that it finds.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from stepnet.engines.numba_engine.codegen import disk_cache
 
 FLOAT64 = np.dtype(np.float64)
 OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}, "_nrt": False}
-"""Without its runtime (`_nrt`) Numba counts no references, which took a quarter of the time, and cannot allocate."""
+"""Without its runtime (`_nrt`) Numba does not count references (a quarter of the time), and cannot allocate."""
 
 NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""For what only kernels call; wrappers take a third of the time to compile."""
+"""Options of functions that only kernels call; compiling wrappers takes a third of the time."""
 
 inlined = njit(**OPTIONS, **NO_WRAPPERS, forceinline=True)
 """Decorator of the small functions that kernels are made of; they are compiled into their callers."""
 
 compiled = njit(**OPTIONS, **NO_WRAPPERS, forceinline=False)
-"""Decorator of larger functions.  Numba hands `forceinline` down to whatever an inlined function calls; with copies of
-these in all their callers, LLVM took three times as long."""
+"""Decorator of larger functions.  Numba applies `forceinline` also to the functions that an inlined one calls; with
+copies of these in all their callers, LLVM took three times as long."""
 
 
 @cache
@@ -104,7 +104,7 @@ def check_once(kind: type) -> type:
     return kind
 
 
-UNLIKE = object()  # instead of a result: the arguments are not those that the code was compiled for
+UNLIKE = object()  # returned if the arguments have other types than those that the code was compiled for
 
 
 def _write_checked_call(arguments: tuple, run: Callable) -> Callable:
@@ -185,7 +185,7 @@ class Kernel:
 class FieldKernel:
     """A right-hand side of this package as a C function, compiled and stored on disk like a kernel.
 
-    Another `signature` than that of right-hand sides makes it another function for generated code.
+    A `signature` other than that of right-hand sides is for other functions that generated code calls.
     """
 
     def __init__(self, function, signature=None):

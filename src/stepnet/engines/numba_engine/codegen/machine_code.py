@@ -258,7 +258,7 @@ class MachineCode:
         self.fused: dict = {}  # whole steps generated from the trace, see `fused_steps`
 
     def find_address(self, name: str) -> int:
-        """The address of another function of the same text."""
+        """The address of another function in the same assembly."""
         return self._engine.get_function_address(name)
 
 
@@ -274,7 +274,7 @@ def load_object(data: bytes, machine):
 
 
 def dispose_pass_managers() -> None:
-    """Let llvmlite free its pass managers, 60 kB each: by the order of their bases, `_dispose` does nothing."""
+    """Let llvmlite free its pass managers, 60 kB each: by the order of their base classes, `_dispose` does nothing."""
     for kind in (newpassmanagers.ModulePassManager, newpassmanagers.FunctionPassManager):
         if kind._dispose is ObjectRef._dispose:
             kind._dispose = newpassmanagers.NewPassManager._dispose

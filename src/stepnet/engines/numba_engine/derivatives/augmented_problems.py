@@ -95,7 +95,7 @@ def called_tangent_problem(problem: ODE, part: PartPullback, direction: np.ndarr
 
 
 def _repeat_singular_mass(problem: Problem):
-    """The mass matrix of the state with its tangent; None for a regular one, which is a part of the slopes."""
+    """The mass matrix of the state with its tangent; None for a nonsingular one, which is part of the slopes."""
     from scipy.sparse import block_diag
 
     mass = getattr(problem, "mass_matrix", None)
@@ -108,7 +108,7 @@ def refuse_singular_mass(problem: Problem, what: str) -> None:
     """Refuse algebraic equations where derivatives are not known."""
     mass = getattr(problem, "mass_matrix", None)
     if mass is not None and mass.is_singular:
-        raise NoDerivative(f"{what} is for a regular `mass`, and this one is singular")
+        raise NoDerivative(f"{what} needs a nonsingular `mass`, and this one is singular")
 
 
 def adjoint_problem(problem: ODE, end: np.ndarray, end_gradient: np.ndarray) -> ODE:

@@ -43,7 +43,7 @@ from stepnet.engines.numba_engine.tracing.trace import Trace, trace
 from stepnet.records import as_array, convert_integers, format_value, validate_number
 from stepnet.validation import whole
 
-UNEXPLAINED = 1e-9  # part of a product that entries may leave unexplained: far above rounding, harmless if lost
+UNEXPLAINED = 1e-9  # relative part of a product that missing entries may account for: far above rounding, harmless
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def make_jacobian(
 
 
 def make_products(form: CallForm, block: ArgumentBlock, t: float, y: np.ndarray, *, jac=None, jvp=None, rungs=()):
-    """(df/dy) v by the first way that works, without finding the places of entries: for matrix-free methods."""
+    """(df/dy) v by the first rung that works, without the sparsity pattern: for matrix-free methods."""
     y = _flatten(y, form.n_in, form.dtype)
     if jvp is not None:
         return wrap_user_pushforward(form, block, _validate_function("jvp", jvp))
@@ -250,7 +250,7 @@ def _validate_trace(form: CallForm, block: ArgumentBlock, t: float, y: np.ndarra
             continue
         tolerance = AGREEMENT[slopes.itemsize] * np.max(np.abs(slopes), initial=0.0, where=np.isfinite(slopes))
         if not np.allclose(slopes_of(t, near), slopes, rtol=0, atol=tolerance, equal_nan=True):
-            return None, "not traced: the trace gave another result than Python"
+            return None, "not traced: the trace differs from Python"
     return tracing, ""
 
 
@@ -354,7 +354,7 @@ def _wrap_user_jacobian(
 
     first = matrix(t, y)
     if given is None:
-        is_open = callable(jac) and not issparse(first)  # zeros of a dense matrix may be others elsewhere
+        is_open = callable(jac) and not issparse(first)  # zeros of a dense matrix may be nonzero at other states
         given = csr_array(np.ones(shape, bool)) if is_open else _find_stored(first)
     pattern = Pattern(given, "given", *colour_columns(given))
     push = push or Pushforward("user", lambda t, y, V: matrix(t, y) @ V)
@@ -363,7 +363,7 @@ def _wrap_user_jacobian(
 
 
 def _find_stored(matrix) -> csr_array:
-    """Where a sparse matrix stores entries, zeros included, and where a dense one has others than zero."""
+    """Where a sparse matrix stores entries, zeros included, and where a dense one is nonzero."""
     if not issparse(matrix):
         return csr_array(matrix) != 0
     found = matrix.tocoo()

@@ -70,7 +70,7 @@ _kept_products: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def build_jacobian_field(problem: Problem, field: CompiledRHS, needs_time: bool = True) -> JacobianField:
-    """The Jacobian of the whole right-hand side `field` of a problem, by the first way that works.
+    """The Jacobian of the whole right-hand side `field` of a problem, by the first rung that works.
 
     Without `needs_time` there are no differences in time: df/dt may be zero instead.
     """
@@ -196,7 +196,7 @@ def _differentiate_time(field: CompiledRHS, t: float, y: np.ndarray, times) -> n
 
 @njit(inline="always")
 def _choose_times(t, first, last):
-    """Times around t for central differences, or t and one beside it at an end of the interval of integration."""
+    """Times around t for central differences, or t and a neighbour at an end of the interval of integration."""
     length, least = min(max(1.0, abs(t)), last - first), LEAST_TIME_STEP * abs(t)
     step = max(TIME_STEP * length, least)
     if t - step >= first and t + step <= last:
@@ -258,7 +258,7 @@ def _use_differences(field: CompiledRHS, n: int, given, times) -> JacobianField:
 
 
 def compare_with_differences(jacobian: JacobianField, field: CompiledRHS, problem: Problem) -> int:
-    """Refuse a Jacobian of the user that is far from differences along a random vector, at the initial state.
+    """Refuse a user's Jacobian that is far from finite differences along a random vector, at the initial state.
 
     Rosenbrock schemes lose their order with a wrong Jacobian, and nothing in a step with a fixed size shows it.
     Returns the number of evaluations of the right-hand side.
@@ -290,7 +290,7 @@ def compare_with_differences(jacobian: JacobianField, field: CompiledRHS, proble
         name = "jac" if jacobian.rung == "user" else "jac_sparsity"
         raise ValueError(
             f"`{name}` differs from differences of the right-hand side at t = {t:g} by {distance / size:.0%} of a "
-            f"product with a vector; correct it, as Rosenbrock schemes need the exact Jacobian, or take a scheme that "
+            f"product with a vector; correct it, as Rosenbrock schemes need the exact Jacobian, or use a scheme that "
             f"does not, such as kvaerno5 or radau5"
         )
     return n_slopes
@@ -301,7 +301,7 @@ def describe_size(n: int, width: int, count: int) -> str:
     size = 8 * n * width * count / 2**30
     return (
         f"`problem` has {n} unknowns, and the matrices of an implicit step take {size:.3g} GiB: df/dy is dense, or "
-        f"becomes so as its bandwidth is {width}; take a stabilised scheme such as rkl2 or an explicit one, or split "
+        f"becomes so as its bandwidth is {width}; use a stabilised scheme such as rkl2 or an explicit one, or split "
         f"the stiff part off"
     )
 

@@ -133,7 +133,7 @@ def build_dual_matrix(form: CallForm, block: ArgumentBlock, result) -> Callable:
 
 
 def build_difference_matrix(form: CallForm, block: ArgumentBlock) -> Callable:
-    """The same by central differences: about ten digits at best."""
+    """The same by central differences, accurate to about ten digits at best."""
     n, step = form.n_in, np.finfo(float).eps ** (1 / 3)
 
     def slopes(inputs):

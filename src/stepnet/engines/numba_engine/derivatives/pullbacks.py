@@ -137,7 +137,7 @@ def _build_part(
     if own is None and may_loop and getattr(field.keep_alive, "build_pullback", None) is not None:
         return take_trace(field)
     if own is None and field.rung == "address" and not _has_jacobian(problem):
-        raise NoDerivative(f"`{which.label}` is a C function, whose derivative is not known; give `vjp`")
+        raise NoDerivative(f"`{which.label}` is a C function, whose derivative is unknown; give `vjp`")
     block = pack(problem.args)
     function = _in_c if field.rung == "address" else which.function
     form = find_call_form(function, problem.args, which.inputs, which.output, which.y.dtype, which.label)
@@ -188,7 +188,7 @@ def _try_other_ways(
     if differences:
         return _use_columns(field, form, build_difference_matrix(form, block), "differences")
     raise NoDerivative(
-        f"the derivative of `{which.label}` is not known ({reason}); give `vjp`, or `differences=True` for "
+        f"the derivative of `{which.label}` is not available ({reason}); give `vjp`, or `differences=True` for "
         f"finite differences, which are accurate to about ten digits"
     )
 

@@ -1,7 +1,7 @@
 """Adaptive steps of one path of a stochastic equation.
 
 Steps end at dyadic times and at the times `stops`.  The increments of an attempt are those of the Brownian path, a
-function of seed, path and interval, so a rejected attempt leaves no trace: the shorter one sees the same path.
+function of seed, path and interval, so a rejected attempt has no effect on them: the shorter one uses the same path.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stepnet.engines.numba_engine.random.step_noise import convert_variable
 
 LEAF, ACCEPTED, REJECTED, NEXT_STOP, WAS_REJECTED, SAVED = range(6)
 FRACTION, T, H, ERROR_1, ERROR_2 = range(5)
-PARTS_OF_STEP = 32  # that the end of a step may be moved back to a coarser dyadic time, which takes fewer draws
-LEAST_ERROR = 1e-4  # that the controller remembers
+PARTS_OF_STEP = 32  # a step may be shortened by 1/32 to end at a coarser dyadic time, which needs fewer draws
+LEAST_ERROR = 1e-4  # lower bound of the errors that the controller stores
 Y = 0  # the row of the state
 
 
@@ -68,7 +68,7 @@ class PathProgress(NamedTuple):
 
 
 class ControlMemory(NamedTuple):
-    """What the controller remembers."""
+    """What the controller stores from attempt to attempt."""
 
     error_1: float
     error_2: float
@@ -136,7 +136,7 @@ def store(now, t, n, out_t, out_y):
 
 @compiled
 def accept(clock, how, now, work, new, error, h, end, n, out_t, out_y):
-    """Move to the end of an attempt, save what is wanted there, and choose the length of the next one."""
+    """Move to the end of an attempt, save the state if it is due, and choose the length of the next one."""
     leaf, fraction, t, is_stop = end
     memory = ControlMemory(now.numbers[ERROR_1], now.numbers[ERROR_2], now.counts[WAS_REJECTED])
     longer = h * growth(error, memory, how.controller)

@@ -123,7 +123,7 @@ def run_adaptive_ensemble(
         codes[i], t_end[i] = found.code, found.now.numbers[T]
         accepted[i], rejected[i], saved[i] = counts[ACCEPTED], counts[REJECTED], number
 
-    runner = ChunkRunner(partial(run_one_by_one, run), "one by one", "the steps of each path are its own")
+    runner = ChunkRunner(partial(run_one_by_one, run), "one by one", "each path has its own step sizes")
     chunks = [
         (first, min(first + PATHS_OF_A_CHUNK, members.number)) for first in range(0, members.number, PATHS_OF_A_CHUNK)
     ]
@@ -174,7 +174,7 @@ def _run_path(own: AdaptiveRun, wanted: np.ndarray | None, every: int) -> PathRe
 
 
 def _save_beginning(clock, now: PathProgress, problem: SDE, out_t, out_y, every: int) -> None:
-    """Save the initial state if it is wanted; stops at the beginning are passed."""
+    """Save the initial state if required; stops at the initial time are skipped."""
     while clock.times[now.counts[NEXT_STOP]] <= problem.t_span[0]:
         out_t[now.counts[SAVED]], out_y[now.counts[SAVED]] = problem.t_span[0], problem.initial
         now.counts[SAVED] += 1

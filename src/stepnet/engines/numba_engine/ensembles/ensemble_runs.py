@@ -290,7 +290,7 @@ def _prepare_lockstep(problem: Problem, scheme, stepping: FixedSteps) -> _Lockst
     if not admits_lanes(scheme, problem.form, is_fixed=True):
         raise NoLanes("stages of a three-term recursion would lose accuracy as sums")
     if stepping.n_steps < scheme_program.opening.steps:
-        raise NoLanes("there are fewer steps than the scheme begins with")
+        raise NoLanes("there are fewer steps than the starting procedure takes")
     return _LockstepProblem(fields, scheme_program, problem.initial.size // len(scheme_program.state), stepping.n_steps)
 
 

@@ -16,7 +16,7 @@ from stepnet.schemes.step_program import ELEMENTWISE
 
 NEVER = 2.0  # the fraction of a step for events that do not occur in it
 NEWTON_STEPS = 6
-LEAST_EXPONENT = 40.0  # exp(-40) is less than the distance of uniform numbers
+LEAST_EXPONENT = 40.0  # exp(-40) is less than the spacing of uniform numbers
 RELATIVE_STEP = 1e-6  # of central differences, whose error is then about 1e-10
 
 

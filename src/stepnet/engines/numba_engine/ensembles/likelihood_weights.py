@@ -48,7 +48,7 @@ PROGRAM = build_weighted_program()
 
 
 def run_weighted_paths(problem: SDE, stepping: FixedSteps, members: Members, workers: int) -> EnsembleOutcome:
-    """The end states of all members with the weights (arguments, entries) behind them."""
+    """The end states of all members with the weights (arguments, entries) appended."""
     fields = build_part_fields(problem)
     traces = [getattr(field.keep_alive, "trace", None) for field in fields]
     if None in traces:

@@ -36,7 +36,7 @@ from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, PAUSE
 from stepnet.engines.numba_engine.random.increments import draw_uniform
 
 NEWTON_STEPS = 6
-LEAST_EXPONENT = 40.0  # exp(-40) is less than the distance of uniform numbers
+LEAST_EXPONENT = 40.0  # exp(-40) is less than the spacing of uniform numbers
 
 
 class ExitSearch(NamedTuple):

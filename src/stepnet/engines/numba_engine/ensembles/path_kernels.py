@@ -74,7 +74,7 @@ def find_member(group, lane):
 
 @compiled
 def count_lanes(group):
-    """Lanes with members of their own."""
+    """The number of lanes that hold distinct members."""
     return min(LANES, group.place[LAST] - group.place[FIRST])
 
 
@@ -123,7 +123,7 @@ def copy_increments(starts, group, count):
 
 @compiled
 def convert_buffers(noise, even, group, count):
-    """The random variables of the next steps from the buffers, unless they are there as they are."""
+    """The random variables of the next steps from the buffers, unless the buffers already hold them in this form."""
     size, is_direct = even.n_variables, is_only_increment(noise)
     group.place[IS_DIRECT] = 1 if is_direct else 0
     if not is_direct:
@@ -264,7 +264,7 @@ def advance_chunk(noise, starts, ends, even, group, n):
 
 @compiled
 def finish_group(ends, even, group, n):
-    """Note the ends of the paths that were not retired, and go on to the next members."""
+    """Record the ends of the paths that were not retired, and go on to the next members."""
     for lane in range(count_lanes(group)):
         i = find_member(group, lane)
         if group.retired[lane] == 0:

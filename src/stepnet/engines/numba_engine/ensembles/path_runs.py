@@ -232,7 +232,7 @@ def match_noise(own: StochasticRun) -> StepNoise:
     if own.program.step.is_implicit:
         raise NoLanes("implicit steps solve systems of equations, one path at a time")
     if own.stepping.grid is not None:
-        raise NoLanes("the steps are not even")
+        raise NoLanes("the steps are not equal")
     noise = build_step_noise(own.problem, own.stepping.n_steps, own.program.step, own.n_components)
     if noise is None:
         raise NoLanes("`steps` and `cells` do not match")

@@ -25,7 +25,7 @@ SAMPLES = 8
 NEVER, RAISED = 2.0, -1.0  # values of theta outside every step
 TINY = 1e-300  # replaces a value of g that is zero up to rounding, with the sign g has just after it
 SHORTEST_PART = 2.0**-40  # fraction of a step down to which the minimum of |g| is searched
-END = 2.0**-20  # fraction of a part: distance from its end at which |g| is evaluated to see whether it decreases there
+END = 2.0**-20  # fraction of a part: distance from its end at which |g| is evaluated to test whether it decreases there
 COARSE, NARROW = 2.0**-10, 2.0**-14  # half-widths of differences: for the sign of the derivative of g, and for its zero
 
 

@@ -163,7 +163,7 @@ def prepare(problem: Problem, scheme: Multistep, plan: Plan) -> Job:
 
 
 def prepare_with_history(problem: Problem, scheme, plan: Plan, continue_run: Callable[..., Job]) -> Job:
-    """Start with the one-step scheme that the record names, then continue with the history it left.
+    """Start with the one-step scheme that the record names, then continue from the history it has computed.
 
     `continue_run(problem, scheme, plan, start, n_started)` prepares the steps after these.
     """

@@ -30,7 +30,7 @@ class RunState(NamedTuple):
     t_scale: float = 0.0  # times are accurate to the rounding of this number: |t0| for equal steps, 0 for given times
     h: float = 0.0
     h_max: float = 0.0
-    h_least: float = 0.0  # minimum length of an adaptive step, for t = 0, where the spacing of numbers gives no bound
+    h_least: float = 0.0  # minimum length of an adaptive step at t = 0, where the spacing of numbers gives no bound
     n_steps: int = -1  # total number of steps, if known
     max_steps: int = 0
     save_every: int = 0

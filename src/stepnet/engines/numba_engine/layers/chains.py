@@ -134,7 +134,7 @@ def evaluate_bias(k, W, base, i, t, c):
 
 @inlined
 def is_bent(k, sign):
-    """Whether a layer is more than its connectivity."""
+    """Whether a layer has more than its connectivity (bias, activation or sign)."""
     return k[ACTIVATION] != IDENTITY or k[BIAS] >= 0 or k[CLOCK] >= 0 or sign != 1.0
 
 

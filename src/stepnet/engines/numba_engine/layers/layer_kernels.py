@@ -309,7 +309,7 @@ def tangent(machine, chains, program, workspace, noise, theta, theta_dot, mixed_
                     if not is_known:
                         set_sum(workspace.memory, a, b, c, size, v, w)
                     set_sum(workspace.memory, a_dot, b_dot, c_dot, size, v, w)
-                elif o.kind == NOISE:  # drawn again even if values are known, as it is in no record
+                elif o.kind == NOISE:  # drawn again even if values are known, because records do not store it
                     draw_noise(noise, tile, step, workspace.memory, a, size)
                     set_zero(workspace.memory, a_dot, size)
                 elif o.kind == PRODUCT:

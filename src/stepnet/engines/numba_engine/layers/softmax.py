@@ -21,7 +21,7 @@ class Entropies(NamedTuple):
 
 @Kernel
 def _entropies(z, q, l, p, terms, gradient):  # noqa: E741
-    """The largest term of each row is kept out of the sum and added by log1p, so that 1 - p keeps its digits."""
+    """The largest term of each row is kept out of the sum and added by log1p, so that 1 - p is accurate."""
     zero = z.dtype.type(0.0)
     for i in range(z.shape[0]):
         best = 0

@@ -1,7 +1,7 @@
 """Sweeps over a stage of a net: forward, and in reverse under a memory policy.
 
-A sweep is a generator: it yields the end state, is sent the gradient there and the array to which gradients of weights
-are added, and yields the gradient at the beginning with the drift of reconstructed states, 0 if there are none.
+A sweep is a generator: it yields the end state, receives the gradient there and the array to which gradients of
+weights are added, and yields the gradient at the beginning with the drift of reconstructed states, 0 if there are none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def sweep(stage: NetStage, theta, theta_bar, x: np.ndarray, memory: Memory) -> G
 
 
 def sweep_and_turn(stage: NetStage, theta, x: np.ndarray, memory: Memory, noise: TileNoise | None = None) -> Sweep:
-    """As `sweep`, but sent the gradient of the end state together with `theta_bar`, which is not needed earlier.
+    """As `sweep`, but `theta_bar` is sent together with the gradient of the end state, before which it is not needed.
 
     Noise is drawn again where steps are run again.
     """

@@ -153,7 +153,7 @@ class NetTape:
         return x_dot.copy()
 
     def pull(self, thetas: Vectors, bars: Vectors, y_bar: np.ndarray, is_x_wanted: bool) -> np.ndarray | None:
-        """The gradient of x from that of the outputs, if it is wanted; those of the parameters are added to `bars`."""
+        """The gradient of x from that of the outputs, if requested; those of the parameters are added to `bars`."""
         for number in range(len(self._tapes) - 1, -1, -1):
             y_bar = self._tapes[number].pull(thetas[number], bars[number], y_bar, is_x_wanted or number > 0)
         return y_bar.copy() if is_x_wanted else None

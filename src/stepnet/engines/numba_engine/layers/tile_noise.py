@@ -17,7 +17,7 @@ from stepnet.noise.counters import HALF_GROUP, locate_in_pair
 class TileNoise(NamedTuple):
     """A seed, the number of the path of each sample `(tiles, TILE)`, and the cells of the base grid (None: steps).
 
-    Fewer steps than cells see the same paths: the increment of a step is the sum of those of its cells.
+    Fewer steps than cells use the same paths: the increment of a step is the sum of those of its cells.
     """
 
     seed: int

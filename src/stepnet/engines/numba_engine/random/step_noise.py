@@ -263,7 +263,7 @@ def _match(n_steps: int, cells: int) -> tuple[int, int]:
 
 
 def allocate_buffers(noise: StepNoise, n_components: int, steps: int) -> NoiseBuffers:
-    """Buffers for chunks of so many steps, which are whole cells."""
+    """Buffers for chunks of this number of steps, which are whole cells."""
     shape = (steps, n_components, GROUP)
     H = np.zeros(shape if noise.has_areas or noise.levels else (steps, 1, 1))
     points, signs = (np.zeros(shape if has else (steps, 1, 1)) for has in (noise.has_points, noise.has_signs))

@@ -32,7 +32,8 @@ QUIET.run(np.seterr, all="ignore")
 class Comparison:
     """Compares the C function at `address`, with parameters `p`, with the Python function of a form.
 
-    If the latter calls jitted functions, which may be stale, the Python functions that they wrap decide in the end.
+    If the latter calls jitted functions, which may be stale, a disagreement is settled by the Python functions they
+    wrap.
     """
 
     def __init__(self, address: int, form: CallForm, p: np.ndarray, calls_jitted: bool = False):
@@ -66,7 +67,7 @@ class Comparison:
                 if self.gives(t, y, slopes):
                     return True
                 near = find_largest([self.slopes(t, each) for each in choose_states_near(y)])
-        except Exception:  # a point outside the domain of the function decides nothing
+        except Exception:  # a point outside the domain of the function is no evidence
             return True
         if self.gives(t, y, slopes, near):
             return True
@@ -145,7 +146,7 @@ def choose_states_near(y: np.ndarray) -> list[np.ndarray]:
 
 
 def find_largest(found: list[np.ndarray]) -> float:
-    """The largest finite slope near a state, a scale for slopes at equilibria, which are only rounding errors."""
+    """The largest finite slope near a state: a scale for slopes at equilibria, which consist of rounding errors."""
     sizes = [np.abs(slopes).max(initial=0.0) for slopes in found]
     return max((size for size in sizes if np.isfinite(size)), default=0.0)
 

@@ -202,7 +202,7 @@ class TrialCall(NamedTuple):
 
 
 def _estimate_traced_cost(code) -> float:
-    """Upper bound of the seconds per evaluation by straight-line code: a few nanoseconds per operation."""
+    """Upper bound of the seconds per evaluation of straight-line code: a few nanoseconds per operation."""
     traced = getattr(code, "trace", None)
     return 1e-8 + 5e-9 * len(traced.graph.nodes) if traced is not None else np.inf
 
@@ -259,7 +259,7 @@ def validate_code(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndar
         return code
     if reach(form.function, block.constants).calls_jitted and _is_equal_nearby(code, strip_jit(form), block, t_span, y):
         return code
-    raise CannotTrace("the trace gave another result than Python elsewhere")
+    raise CannotTrace("the trace differs from Python at another point")
 
 
 def _is_equal_nearby(code, form: CallForm, block: ArgumentBlock, t_span, y: np.ndarray) -> bool:
@@ -290,7 +290,7 @@ def _recall_or_build(rung: str, trial: TrialCall):
         comparison = trial.compare(code)
         if _is_right(comparison, trial):
             return code, comparison, ""
-        code = None  # it was correct when it was built, so something changed unnoticed
+        code = None  # it was correct when it was built, so something has changed undetected
     if code is None:
         code = _build_new(rung, trial)
         _remember(_kept, key, code)
@@ -305,7 +305,7 @@ def _build_new(rung: str, trial: TrialCall):
     except Exception as exception:  # of this package, Numba or the user's function: any means "not on this rung"
         return f"not {rung}: {summarise(exception)}"
     if not _is_right(trial.compare(code), trial):
-        return f"not {rung}: it gave another result than Python (does it use random numbers or side effects?)"
+        return f"not {rung}: its result differs from Python's (does it use random numbers or side effects?)"
     return code
 
 

@@ -1,7 +1,7 @@
 """Functions of the linear part of a problem, sum_m w_m phi_(k_m)(c_m h L), as one C function that is called by address.
 
-The argument for time is the number of the map and what to do with it: 3 m applies map m, 3 m + 1 its transpose, and
-3 m + 2 its derivative h d/dh.  Matrices are applied by a kernel, symbols by Fourier transforms in Python.
+The argument for time encodes the map and the operation: 3 m applies map m, 3 m + 1 its transpose, and 3 m + 2 its
+derivative h d/dh.  Matrices are applied by a kernel, symbols by Fourier transforms in Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.rhs.callback import Callback
 from stepnet.problem import Linear
 from stepnet.schemes.phi_functions import PhiTerms, differentiate_phi, sum_phi, sum_phi_of_matrix
 
-MOST_ENTRIES = 4_000_000  # of a matrix: beyond it, Fourier transforms are the way
+MOST_ENTRIES = 4_000_000  # of a matrix; larger problems should use Fourier transforms
 
 
 class LinearMaps(NamedTuple):
@@ -38,8 +38,8 @@ def build_linear_maps(
         return _use_transforms(linear.symbol, maps, h, size, with_lengths)
     if linear.n**2 > MOST_ENTRIES:
         raise ValueError(
-            f"a `Linear` part by its matrix has {linear.n} x {linear.n} entries, which exponential schemes make dense; "
-            f"take a spectral operator on a periodic grid, or an IMEX scheme such as kencarp4"
+            f"the matrix of a `Linear` part has {linear.n} x {linear.n} entries, and exponential schemes need dense "
+            f"functions of it; use a spectral operator on a periodic grid, or an IMEX scheme such as kencarp4"
         )
     L = linear.matrix.toarray() if hasattr(linear.matrix, "toarray") else linear.matrix
     tables = [sum_phi_of_matrix(h * L, terms) for terms in maps]
@@ -79,7 +79,7 @@ def _apply_matrices(number, x_, y_, p_, size):
 def _use_transforms(
     symbol: np.ndarray, maps: tuple[PhiTerms, ...], h: float, size: int, with_lengths: bool
 ) -> LinearMaps:
-    """The same by real Fourier transforms, which keep the half of the coefficients that real fields have."""
+    """The same by real Fourier transforms, which store only the independent half of the coefficients."""
     grid, axes = symbol.shape[1:], tuple(range(-(symbol.ndim - 1), 0))
     z = h * symbol[..., : grid[-1] // 2 + 1]
     factors = [sum_phi(z, terms) for terms in maps]

@@ -1,8 +1,8 @@
-"""Slopes y' of M y' = f(t, y): M^-1 f for a regular mass matrix, and consistent slopes of algebraic equations.
+"""Slopes y' of M y' = f(t, y): M^-1 f for a nonsingular mass matrix, and consistent slopes of algebraic equations.
 
 With the division R M y' = R f, 0 = N f of a singular M (`stepnet.problem.mass_matrix`), consistent slopes also satisfy
 the derivative of the second part, N (f_y y' + f_t) = 0, so that they solve a linear system with the matrix of rows R M
-and N f_y.  It is regular if the index is one.
+and N f_y, which is nonsingular if the index is one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _reduced: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class InconsistentStart(Exception):
-    """A start value for which the algebraic equations could not be solved; the message is the reason."""
+    """Initial values for which the algebraic equations could not be solved; the message is the reason."""
 
 
 def drop_mass(problem: ODE) -> ODE:
@@ -47,7 +47,7 @@ def is_regular(problem: ODE) -> bool:
 
 
 def solve_for_slopes(problem: ODE) -> ODE:
-    """The problem y' = M^-1 f(t, y) without a mass matrix, for a regular one."""
+    """The problem y' = M^-1 f(t, y) without a mass matrix, for a nonsingular one."""
     mass = problem.mass_matrix
     if mass is None:
         return problem
@@ -132,7 +132,7 @@ def _reduce_derivatives(mass: MassMatrix, shape, jac, jvp, vjp) -> dict[str, Any
 
 
 class AlgebraicSystem(NamedTuple):
-    """f and its derivatives at (t, y), and the division of the equations: `evaluate(t, y)`, `differentiate(t, y)`."""
+    """f and its derivatives (`evaluate(t, y)`, `differentiate(t, y)`), and which equations are algebraic."""
 
     evaluate: Any
     differentiate: Any
@@ -185,7 +185,7 @@ def find_consistent_slope(system: AlgebraicSystem, mass: MassMatrix, t: float, y
 
 
 def find_consistent_state(system: AlgebraicSystem, mass: MassMatrix, t: float, y0: np.ndarray) -> np.ndarray:
-    """The state with N f = 0 and M y = M y0, by Newton's method with shortened steps; y0 itself if it is consistent."""
+    """The state with N f = 0 and M y = M y0, by a damped Newton method; y0 itself if it is consistent."""
     y, y_bar = y0, system.differential @ y0
     change, size = _find_correction(system, mass, t, y, y_bar)
     for _ in range(MOST_ITERATIONS):

@@ -1,6 +1,6 @@
 """The right-hand sides of a problem as fields: one for each part, or all of them joined into one of the flat state.
 
-A joined field is a C function of this package that reads the addresses of its parts in front of the user's parameters.
+A joined field is a C function of this package whose parameters are the addresses of its parts, then the user's.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _build_field(problem: Problem, part: PartFunction) -> CompiledRHS:
 
 
 def build_part_field(problem: Problem, i: int) -> CompiledRHS:
-    """The field of one part that has a right-hand side, beside parts that may be flows."""
+    """The field of one part that has a right-hand side; other parts may be flows."""
     part = list_functions(problem)[i]
     return _name_part(_build_field(problem, part), part.label)
 
@@ -266,7 +266,7 @@ def build_flow_field(problem: Split, i: int, step: np.ndarray) -> CompiledRHS:
     function = StepFunction(problem.parts[i].fun)  # type: ignore[attr-defined]
     field = make_field(function, args, (shape,), shape, problem.t_span, problem.initial, label, _limit(problem))
     for callback in field.callbacks:
-        callback.forget_trial()  # which was with another step
+        callback.forget_trial()  # the trial call used another step size
     return _name_part(field, label)
 
 
@@ -292,7 +292,7 @@ class RunFunctions(NamedTuple):
 
 
 def build_fields(problem: Problem, plan: Plan) -> RunFunctions:
-    """All functions of a run; all run in Python if one that runs there may change what another one reads."""
+    """All functions of a run; all of them run in Python if one that does may change what another one reads."""
     if not plan.events and plan.project is None:
         return RunFunctions(build_full_field(problem), (), ())
     found = RunFunctions(

@@ -80,7 +80,7 @@ def _require_noise_type(problem: SDE, scheme, diffusion: CompiledRHS) -> None:
         if used:
             raise ValueError(
                 f"`diffusion` of additive noise must depend on t only, but depends on entry {min(used)} of the state; "
-                f"take noise='diagonal' or noise='general'"
+                f"use noise='diagonal' or noise='general'"
             )
     if needs_commuting_columns(scheme, problem.noise):
         _require_commuting_columns(problem, scheme, diffusion, trace)
@@ -106,7 +106,7 @@ def _require_commuting_columns(problem: SDE, scheme, diffusion: CompiledRHS, tra
         j, k = np.unravel_index(np.argmax(difference), difference.shape)
         raise ValueError(
             f"`diffusion` of commutative noise must have (dg_j/dy) g_k = (dg_k/dy) g_j for all columns, and those of "
-            f"its columns {j} and {k} differ by {difference[j, k]:.1g} at t = {t:g}; take noise='general' and "
+            f"its columns {j} and {k} differ by {difference[j, k]:.1g} at t = {t:g}; use noise='general' and "
             f"a scheme that admits it"
         )
 
@@ -150,7 +150,7 @@ def _differentiate(trace: Trace, kind: str) -> Trace:
 
 def _correct_drift(problem: SDE, drift: CompiledRHS, diffusion: CompiledRHS) -> CompiledRHS:
     """f + c sum_j (dg_j/dy) g_j."""
-    purpose = "the other calculus needs the derivative of `diffusion` and the trace of `drift`"
+    purpose = "converting the calculus needs the derivative of `diffusion` and the trace of `drift`"
     f, g = _require_trace(drift, purpose), _require_trace(diffusion, purpose)
     kind = find_product_kind(problem)
 

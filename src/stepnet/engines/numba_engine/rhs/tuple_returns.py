@@ -83,7 +83,7 @@ def _find_source(code: CodeType) -> str:
 def _compile(definition: ast.FunctionDef, function) -> CodeType:
     """Compile a definition with the free variables of the original around it.
 
-    Modules it names are imported around it too: Python compiles `np.sin` differently where it sees the import.
+    Modules it names are imported around it too: Python compiles `np.sin` differently where it knows the import.
     """
     used, namespace = function.__code__.co_names, function.__globals__
     modules = [ast.Import([ast.alias(name)]) for name in used if isinstance(namespace.get(name), ModuleType)]

@@ -12,8 +12,8 @@ from stepnet.schemes.capabilities import find_stability_limit
 from stepnet.solution import Failure, Status
 
 STIFF = 0.8  # of the stability limit, with a decaying direction: the step is limited by stability, not by accuracy
-HUGE = 1e60  # a state beyond this has blown up, whatever its slopes
-WORTH_A_LOOK = 500  # accepted steps of a completed run from which stiffness is measured
+HUGE = 1e60  # a state beyond this counts as blown up, even if its slopes are finite
+WORTH_A_LOOK = 500  # accepted steps of a completed run above which stiffness is measured
 
 
 def explain(job: Job, scheme, plan: Plan, status: Status) -> tuple[Failure | None, float]:

@@ -191,7 +191,7 @@ def _choose_first_attempts(job: Job) -> int:
 
 
 def choose_first_slice(job: Job) -> int:
-    """Attempts in the first slice, whatever an evaluation costs: one if the state is long, for quick interrupts."""
+    """Attempts in the first slice at any cost of an evaluation: one for long states, for quick interrupts."""
     return min(FIRST_SLICE, max(1, NUMBERS_AT_FIRST // max(1, job.work.size)))
 
 

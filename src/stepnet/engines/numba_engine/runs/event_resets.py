@@ -90,7 +90,7 @@ def _begin_anew(job: Job, watch: EventState, n: int, old: np.ndarray, new: np.nd
 def _begin_at_zero(job: Job, watch: EventState, e: int, value: float, before: float, states) -> None:
     """Set the value of the event that has just crossed, at the state after its reset.
 
-    If the reset makes its rate zero but nothing keeps the solution from crossing zero, the event is found again at
+    If the reset makes its rate zero but does not prevent the solution from crossing zero, the event is found again at
     once, and the run does not advance.
     """
     (t, t_end), (slope, g), (old, new) = job.run[["t", "t_end"]][0], (job.fields[0], job.fields[1 + e]), states

@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
 from stepnet.problem import Problem
 
 NO_TIMES = np.zeros(0)
-LONGEST = 1e300  # step length; an infinite one is of no use
+LONGEST = 1e300  # largest step length, which must be finite
 ELSEWHERE = -1  # `part` of a run whose inner job records where a right-hand side raised
 
 

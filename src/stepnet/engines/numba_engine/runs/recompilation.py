@@ -66,7 +66,7 @@ class Recompilation:
 
 
 def is_changeable(field) -> bool:
-    """Whether the function behind a field may give other values after user code has run."""
+    """Whether the function of a field may give other values after user code has run."""
     reach = field.reach
     return reach is not None and bool(reach.opaque or reach.reads_objects or reach.reads_variables)
 

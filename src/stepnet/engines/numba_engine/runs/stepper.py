@@ -87,7 +87,7 @@ class Stepper:
         self._may_change = True
 
     def _look_around(self) -> None:
-        """Check what the user has changed since the last step."""
+        """Detect what the user has changed since the last step."""
         if self._may_change:
             job = self._renewal.current(self._job)
             if job is not self._job:

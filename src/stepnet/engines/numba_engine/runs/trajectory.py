@@ -58,7 +58,7 @@ class TrajectoryBuffer:
             self.watch = self.watch._replace(addresses=job.watch.addresses, p=job.watch.p)
 
     def grow(self, job: Job) -> None:
-        """Double whatever is full, or reuse the same space if its content is passed on."""
+        """Double the buffers that are full, or reuse the same space if its content is passed on."""
         is_full = self._run["saved"].item() == len(self.t) and not self._has_wanted_times
         if is_full and self._passing is not None:
             self._passing.take(self.t, self.y.view(job.dtype))
@@ -113,7 +113,7 @@ class TrajectoryBuffer:
         return Pieces(self.piece_t[:n, 0].copy(), self.piece_t[:n, 1].copy(), data)
 
     def result(self, dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Times and flat states; a view if little space is left over."""
+        """Times and flat states; a view of the buffer if little of it is unused."""
         saved = self._run["saved"].item()
         t, y = self.t[:saved], self.y[:saved].view(dtype)
         return (t, y) if 2 * saved > len(self.t) else (t.copy(), y.copy())

@@ -357,7 +357,7 @@ def solve_axis(systems, k, factor, is_transposed, b, x):
 
 @Kernel
 def factorise_systems(systems, factor):
-    """`factorise_axes` for callers in Python: 1 if all pivots are well."""
+    """`factorise_axes` for callers in Python: 1 if no pivot vanishes."""
     return 1 if factorise_axes(systems, factor) else 0
 
 

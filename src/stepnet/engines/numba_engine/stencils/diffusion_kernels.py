@@ -146,7 +146,7 @@ class DiffusionKernel:
         return out
 
     def _find_values(self, u: np.ndarray, t: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """What boundary values add to ghost values, side by side, and where each side begins."""
+        """The contributions of boundary values to ghost values, side after side, and where each side begins."""
         parts = [np.zeros(max(u.size // n for n in u.shape), self._dtype)]
         places, length = np.zeros((3, 2), np.int64), len(parts[0])
         for axis, place in self._axes.items():

@@ -38,7 +38,7 @@ LEVEL_INPUTS = LEVEL_SOURCE + PLACE_SIZE
 LEVEL_OUTPUTS = LEVEL_INPUTS + PLACE_SIZE * MOST_INPUTS
 LEVEL_SIZE = LEVEL_OUTPUTS + PLACE_SIZE * MOST_OUTPUTS
 
-PLAIN, KEEP, REVERSE = range(3)  # what becomes of the states of steps
+PLAIN, KEEP, REVERSE = range(3)  # what happens to the states of steps
 ROWS = 3  # one pass over some rows
 MOST_TAPS = 64
 FIRST_INPUT = GROUP * MOST_TAPS
@@ -304,7 +304,7 @@ def run_steps(a, count):
 
 @inlined
 def run_kept_steps(a, count):
-    """Steps of one pass whose states stay: slot 0 is the last state, those before it are at slot 2 and behind.
+    """Steps of one pass whose states are kept: slot 0 is the last state, those before it are at slot 2 and after it.
 
     Slot 3 holds the distance between states in bytes; the first state is already there.
     """

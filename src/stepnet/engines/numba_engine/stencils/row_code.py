@@ -43,7 +43,7 @@ class RowTerm(NamedTuple):
 class RowShape(NamedTuple):
     """What a row function computes; sums may use earlier sums, and `outputs` says which of them are stored.
 
-    `n_patches` boundary parts have rates of their own.  With `is_dot` the product of the slope and the first input is
+    `n_patches` boundary parts have separate rates.  With `is_dot` the product of the slope and the first input is
     added to sums[0]; with `is_slope` the slope is computed, else there are only sums.
     """
 

@@ -25,7 +25,7 @@ class Pass(NamedTuple):
 class PlacedPass(NamedTuple):
     """A pass with the slots of what it reads and stores; `sums` are terms (value, weight, power).
 
-    Values are ("input", k), ("sum", k) or "slope"; `stored` are the sums, or -1 for the slope, behind `outputs`.
+    Values are ("input", k), ("sum", k) or "slope"; `stored` are the sums, or -1 for the slope, for the slots `outputs`.
     """
 
     source: int
@@ -39,7 +39,7 @@ class PlacedPass(NamedTuple):
 class StepPasses:
     """The passes of `count` steps: `first` once, `body` count - 1 times, `last` once, exchanging slots after each step.
 
-    The first slots hold the state; `n_slots` of them are needed, and the source has the one behind them.
+    The first slots hold the state; `n_slots` of them are needed, and the source has the one after them.
     """
 
     first: tuple[PlacedPass, ...]
@@ -52,7 +52,7 @@ class StepPasses:
 
 
 def plan_passes(program: StepProgram, has_source: bool) -> StepPasses | None:
-    """The passes of a program of slopes and sums, None if it has other operations or hands states on unchanged."""
+    """The passes of a program of slopes and sums, None if it has other operations or passes states on unchanged."""
     if not all(isinstance(operation, (Slope, Sum)) for operation in program.operations):
         return None
     outputs = program.outputs
@@ -160,7 +160,7 @@ class _Places:
     def merge(self, last: Pass, head: Pass) -> tuple[PlacedPass | None, tuple[tuple[int, int], ...]]:
         """The last pass together with the sums at the beginning of the next step, which replace those of this one.
 
-        New states are stored only if passes other than the first sums read them; None if an earlier pass made them.
+        New states are stored only if passes other than the first sums read them; None if an earlier pass computed them.
         """
         after = dict(enumerate(self.program.outputs))
         shift = self.program.n_rows + len(self.program.operations)

@@ -15,7 +15,7 @@ from stepnet.operators.linear_form import LinearForm, Rate
 
 
 class GridTables(NamedTuple):
-    """A linear form, or its transpose, as `header` integers with tables behind them, and tables of numbers.
+    """A linear form, or its transpose, as `header` integers followed by tables, and tables of numbers.
 
     `n_taps` are the rows that a function of rows in the middle and one of special rows read, `pairs` those of equal
     weights in the middle; `band` is that of the last axis.  `patch_rates` are the rates of the boundary parts.

@@ -52,7 +52,7 @@ class References:
 
 
 class Known(NamedTuple):
-    """What was found for a function whose references are fixed."""
+    """The stored result for a function whose references are fixed."""
 
     function: FunctionType
     references: References
@@ -63,14 +63,14 @@ _known: OrderedDict[int, Known] = OrderedDict()
 
 
 def recall(function: FunctionType) -> Any:
-    """What was remembered for a function, if its references are current, else None."""
+    """The stored result for a function if its references are current, else None."""
     known = _known.get(id(function))
     is_same = known is not None and known.function is function  # type: ignore[comparison-overlap]
     return known.found if is_same and known.references.are_current() else None
 
 
 def remember(function: FunctionType, references: References, found: Any) -> None:
-    """Remember what was found for a function, if its references are fixed."""
+    """Store the result for a function, if its references are fixed."""
     if references.are_fixed:
         _known[id(function)] = Known(function, references, found)
         if len(_known) > MOST_KEPT:

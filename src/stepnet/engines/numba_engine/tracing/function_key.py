@@ -4,7 +4,7 @@ Compiled code freezes the values that a right-hand side refers to.  It may repla
 function depends only on its arguments and on values that the key describes.  Known values are listed (in
 `known_libraries` and by type below); a function that reaches anything else is opaque and runs in Python.  References
 are found in the bytecode, which names variables and attributes (`bytecode`); of an object, only the attributes and
-methods that some code names count.
+methods that some code names are followed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def find_code_key(code: CodeType) -> tuple:
 
 
 class Holder(NamedTuple):
-    """An object, class or module of which only the members that some code names count; `done` are those visited."""
+    """An object, class or module of which only the members named in some code are visited; `done` are those visited."""
 
     value: object
     number: int

@@ -11,7 +11,7 @@ from stepnet.engines.numba_engine.tracing.graph import Graph
 from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.problem import Partitioned, Problem, Split
 
-MOST_JOINED = 16  # codes kept beside one part
+MOST_JOINED = 16  # joint codes cached for one part
 _kept: WeakKeyDictionary = WeakKeyDictionary()
 
 
@@ -35,7 +35,7 @@ def compile_joined(problem: Problem, parts: tuple[CompiledRHS, ...], most: int) 
 
 
 def remember(kept: dict, key: tuple, value: object) -> None:
-    """Keep a value, and forget the oldest of many: code lives as long as the fields that use it."""
+    """Cache a value, and drop the oldest one beyond the limit: code lives as long as the fields that use it."""
     kept[key] = value
     while len(kept) > MOST_JOINED:
         kept.pop(next(iter(kept)), None)

@@ -37,7 +37,7 @@ IMPURE = frozenset((
 ))  # fmt: skip
 BUILTINS = dict(vars(builtins))
 OWN = ("stepnet.operators", "stepnet.equations")  # whose records a right-hand side may call, as it may a user's own
-APPLICATION = "stepnet.operators.application"  # kernels for arrays, which no traced code calls with any
+APPLICATION = "stepnet.operators.application"  # kernels for arrays, which traced code never calls
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 
 

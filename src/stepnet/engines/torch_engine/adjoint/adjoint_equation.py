@@ -44,7 +44,7 @@ def seminorm(parts: Sequence[Tensor]) -> Tensor:
 
 
 class GradientRequest(NamedTuple):
-    """The tensors whose gradients are wanted, whether these are all, and modules whose buffers the field changes."""
+    """The tensors that need gradients, whether the list is complete, and modules whose buffers the field changes."""
 
     parameters: tuple[Tensor, ...]
     modules: tuple[torch.nn.Module, ...]
@@ -96,7 +96,9 @@ def _list_all_parameters(problem: TensorProblem, t: Tensor, asked: GradientReque
         try:
             return find_inputs(sources, asked.parameters, call)
         except AmbiguousTensors as reason:
-            raise ValueError(f'`func` depends on {reason}, for which `memory`="continuous" is not; {REMEDY}') from None
+            raise ValueError(
+                f'`func` depends on {reason}, which `memory`="continuous" does not support; {REMEDY}'
+            ) from None
 
 
 def _evaluate_slopes(

@@ -32,13 +32,13 @@ Tensors = Sequence[Tensor]
 
 
 class Differentiable(NamedTuple):
-    """A solve from given tensors (state, times) with functions of parameters, and how to differentiate it.
+    """A solve as a function of the given tensors (state, times) and of parameters, with its derivatives.
 
-    `forward` returns what it keeps and the results.  `backward` returns the gradients of the given tensors and of the
-    parameters, from what was kept, the given tensors and the gradients of the results.  `reference` computes the
-    results by autograd alone.  Derivatives of any order exist if `pure` computes the results as a function of all
-    tensors, parameters included; otherwise those of third order are refused.  `modules` have buffers that the functions
-    change; `context` is set for a solve that has already begun.
+    `forward` returns the data to save for the reverse sweep, and the results.  `backward` returns the gradients of
+    the given tensors and of the parameters, from the saved data, the given tensors and the gradients of the results.
+    `reference` computes the results by autograd alone.  Derivatives of any order exist if `pure` computes the results
+    as a function of all tensors, parameters included; otherwise those of third order are refused.  `modules` have
+    buffers that the functions change; `context` is set for a solve that has already begun.
     """
 
     forward: Callable[[Tensors], tuple[Any, Tensors]]
@@ -56,12 +56,12 @@ class Differentiable(NamedTuple):
 
 
 def is_one_node(tensors: Tensors) -> bool:
-    """Whether a gradient is needed, and by reverse-mode autograd alone."""
+    """Whether a gradient is needed, and only reverse-mode autograd is active."""
     return is_differentiated() and any(x.requires_grad for x in tensors)
 
 
 def solve_differentiably(solve: Differentiable, given: Tensors) -> Tensors:
-    """The results of a solve, differentiated as it specifies."""
+    """The results of a solve, with the derivatives that it defines."""
     if not is_one_node((*given, *solve.parameters)):
         return solve.reference(given)
     return _Solve.apply(solve, *given, *solve.parameters)
@@ -134,7 +134,7 @@ def _pull_back_twice(
 
 
 class _Last(torch.autograd.Function):
-    """The first n of some tensors, which depend on the others with unknown derivatives."""
+    """Returns the first n tensors, whose derivatives with respect to the others are not available."""
 
     @staticmethod
     def forward(ctx: Any, n: int, *tensors: Tensor | None) -> Any:
@@ -143,7 +143,7 @@ class _Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *bars: Tensor | None) -> Any:
         raise RuntimeError(
-            'this `memory` has first and second derivatives; use `memory`="all" for those of third and higher order'
+            'this `memory` supports first and second derivatives only; use `memory`="all" for those of higher order'
         )
 
 
@@ -210,7 +210,7 @@ def solve_exactly(taped: TapedRun, memory: Memory, state: State) -> list[State]:
 
 
 def solve_exactly_for_all(taped: TapedRun, memory: Memory, state: State) -> list[State]:
-    """As `solve_exactly`, with gradients of all tensors the functions depend on, which the first unit's graph shows."""
+    """As `solve_exactly`, with gradients of all tensors the functions depend on, found in the first unit's graph."""
     taped = _drop_idle_nodes(taped)
     if not is_differentiated():
         return read_states_at(taped.run, state, taped.readings)
@@ -233,7 +233,7 @@ def solve_exactly_for_all(taped: TapedRun, memory: Memory, state: State) -> list
 def _list_all_parameters(taped: TapedRun, opened: RecordedOpening) -> tuple[Tensor, ...]:
     """The parameters of a taped run, and everything else its first unit depends on."""
     if opened.has_history:
-        raise AmbiguousTensors("buffers that have gradients from step to step")
+        raise AmbiguousTensors("buffers that carry gradients from step to step")
 
     def run_again() -> None:
         with opened.side.preserve():

@@ -41,7 +41,7 @@ class GraphSources(NamedTuple):
         )
 
     def find_shared(self, other: GraphSources) -> GraphSources:
-        """The sources that another graph has too."""
+        """The sources that this graph shares with another one."""
         ids, edges = {id(x) for x in other.leaves}, set(other.older)
         return GraphSources(tuple(x for x in self.leaves if id(x) in ids), tuple(e for e in self.older if e in edges))
 
@@ -56,7 +56,7 @@ def find_edge(x: Tensor) -> Edge:
 
 
 def mark() -> int:
-    """A number between those of the nodes that this thread has recorded and will record."""
+    """A sequence number above those of all nodes recorded by this thread, and below those of later nodes."""
     with torch.enable_grad():
         return torch.empty(0, requires_grad=True).view(0).grad_fn._sequence_nr()  # type: ignore[union-attr]
 
@@ -111,7 +111,7 @@ def find_inputs(sources: GraphSources, known: Sequence[Tensor], run_again: Calla
     behind = _find_edges_behind([node for node, _ in sources.older])
     is_behind = lambda x: x.requires_grad and find_edge(x) in behind
     if any(map(is_behind, found)):
-        raise AmbiguousTensors("tensors outside of `func` on which other tensors depend that it holds, too")
+        raise AmbiguousTensors("tensors outside of `func` from which other tensors used by `func` were computed")
     return (*(x for x in known if not is_behind(x)), *found)
 
 
@@ -136,7 +136,7 @@ def _find_tensors(edges: Sequence[Edge], run_again: Callable[[], object]) -> tup
     with _Collector(edges) as collector, torch.enable_grad():
         run_again()
     if len(collector.found) < len(edges):
-        raise AmbiguousTensors("results of computations outside of `func`, which no operation of torch records")
+        raise AmbiguousTensors("results of computations outside of `func` that no torch operation in it uses")
     return tuple(collector.found.values())
 
 

@@ -34,12 +34,12 @@ from stepnet.engines.torch_engine.adjoint.step_blocks import (
 from stepnet.engines.torch_engine.rhs.tensor_fields import State
 from stepnet.engines.torch_engine.runs.rng_and_autocast import SavedState, SideState
 
-BLOCK_BYTES = 2**24  # of the graph of a block
+BLOCK_BYTES = 2**24  # largest size of the graph of a block
 
 
 @dataclass
 class ForwardRecord:
-    """What the forward run leaves for the reverse sweep; `schedule` is None if steps are inverted."""
+    """What the forward run stores for the reverse sweep; `schedule` is None if steps are inverted."""
 
     taped: TapedRun
     block: int
@@ -115,7 +115,7 @@ def run_forward(
 class TapedBlocks:
     """A taped run driven by a schedule, forward and in reverse.
 
-    It holds the current rows with the side state of their functions, those in slots, the states read and the gradients.
+    It holds the current rows and side state, those stored in slots, the states read, and the gradients.
     `opened` is set for the forward run, whose first unit has been recorded.
     """
 
@@ -180,7 +180,7 @@ def _clip(block: int, n: int) -> int:
 
 
 def _count_bytes_of_step(taped: TapedRun, size: int) -> int:
-    """Bytes of a step, from those of the first unit, which may be a starting procedure with more or fewer slopes."""
+    """Estimate the bytes of a step from those of the first unit, which may be a starting procedure of other cost."""
     opening, step = taped.run.scheme_program.opening.n_slopes, taped.run.scheme_program.step.n_slopes
     return max(1, size * max(1, step) // max(1, step if taped.first else opening))
 
@@ -229,7 +229,7 @@ def _find_graph(kept: ForwardRecord, rows: tuple[Any, ...], begin: int, end: int
 
 
 def _require_known(kept: ForwardRecord, graph: RecordedBlock, begin: int, end: int) -> None:
-    """Refuse a block that depends on unknown tensors; leaves created inside differ when it is recorded again."""
+    """Refuse a block that depends on unknown tensors, except leaves that are created again whenever it is recorded."""
     taped = kept.taped
     unknown = graph.sources(taped.parameters)
     if unknown and not unknown.older:
@@ -244,7 +244,7 @@ def _require_known(kept: ForwardRecord, graph: RecordedBlock, begin: int, end: i
 
 
 def _reverse_by_reconstruction(kept: ForwardRecord, seeds: Seeds) -> tuple[BlockGradients, float]:
-    """As `run_backward`, from the end by inverting steps; also the error of the state after the first block."""
+    """As `run_backward`, with states reconstructed by inverting steps; also the error of the reconstructed states."""
     taped, (rows, _) = kept.taped, kept.current
     bars, drift = BlockGradients(taped), 0.0
     for number in range(kept.n_blocks - 1, -1, -1):

@@ -21,7 +21,7 @@ Move = Callable[[tuple[Any, ...], int], tuple[Any, ...]]
 
 
 class TapedRun(NamedTuple):
-    """A run, the states read during it, and the tensors on which its functions depend and whose gradients are wanted.
+    """A run, the states read during it, and the tensors that its functions depend on and that need gradients.
 
     `renewed` builds the same run with other tensors in their place, if possible.  `is_batch` means that every row of
     the state is `(batch, features)` with independent samples.  `modules` have the buffers that the functions read and
@@ -231,7 +231,7 @@ def add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 def weigh(taped: TapedRun, state: State, rows: tuple[Any, ...]) -> tuple[RecordedBlock | PerceptronTape, int]:
-    """The first unit, recorded, and the bytes of everything kept for it except parameters and state."""
+    """Record the first unit; also the bytes of everything its graph stores except parameters and state."""
     sizes: dict[int, int] = {}
     strange = {key for x in (*taped.parameters, *state) for key in _find_storages(x)}
 

@@ -18,12 +18,12 @@ _SHELF = SimpleNamespace()
 
 
 def _name(function: str, arguments: tuple[Any, ...]) -> str:
-    """The name of a result; compilers do not read attributes with points in their names."""
+    """The name of a result; compilers do not read attributes with dots in their names."""
     return f"{function}{arguments}".replace(".", "|")
 
 
 def build_from_constants(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`make` for arguments that are strings, numbers and booleans, which also works during tracing."""
+    """Wrap `make`, a function of strings, numbers and booleans, so that it also works during tracing."""
 
     @mark_constant
     def put(*arguments: Any) -> bool:

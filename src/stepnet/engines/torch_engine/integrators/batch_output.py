@@ -18,7 +18,7 @@ from stepnet.engines.torch_engine.integrators.per_sample_steps import Attempts, 
 from stepnet.schemes.tableau import ExplicitRK, dense_basis, dense_matrix
 
 OF_SAMPLES = NewtonSettings(are_samples=True, can_reject=True)  # samples that failed are NaN
-HALVINGS = 53  # of a step: to the last bit of its length
+HALVINGS = 53  # bisections of a step, down to the last bit of its length
 Along = Callable[[Tensor], Tensor]
 
 
@@ -122,7 +122,7 @@ class BatchReader:
             self.next = self.next + is_passed
 
     def states(self, first: Tensor, last: Tensor) -> Tensor:
-        """(batch, times, *shape); NaN where no step has arrived."""
+        """(batch, times, *shape); NaN at times that no step has reached."""
         y = torch.full_like(first[:, None], torch.nan).repeat(1, self.last + 1, *[1] * (first.ndim - 1))
         everyone = torch.arange(len(first), device=first.device)
         found = [(everyone, 0 * everyone, first), *self.found, (everyone, 0 * everyone + self.last, last)]

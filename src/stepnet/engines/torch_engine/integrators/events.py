@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stepnet.engines.torch_engine.integrators.explicit_rk import StepError, evaluate_slope
 
-HALVINGS = 60  # of a step: below the spacing of float64 numbers
+HALVINGS = 60  # bisections of a step, down to the spacing of float64 numbers
 Event = Callable[[Tensor, Tensor], Tensor]
 Inside = Callable[[float], Tensor]
 
@@ -51,7 +51,7 @@ def find_first_zero(g: Event, t: float, y: Tensor, pieces: Iterable[SolutionPiec
         inside = make()
         with torch.no_grad():
             return _bisect(value, inside, start, end - start), inside
-    raise StepError("all of them were taken")
+    raise StepError("all steps were taken")
 
 
 def _bisect(value: Callable[[float, Tensor], float], inside: Inside, t: float, h: float) -> float:

@@ -50,7 +50,7 @@ class SlopeFunction(NamedTuple):
     bounds: tuple[float, float]
 
     def place(self, t: float) -> Tensor:
-        """A time as `fun` takes it."""
+        """A time clipped to the bounds, as a scalar tensor."""
         least, most = self.bounds
         return torch.full((), min(max(t, least), most), dtype=self.like.real.dtype, device=self.like.device)
 
@@ -64,7 +64,7 @@ def evaluate_slope(fun: Callable[..., Tensor], like: Tensor, bounds: tuple[float
 
 
 def find_inside(start: float, stop: float, like: Tensor) -> tuple[float, float]:
-    """The first and the last number between two times in the precision of the state."""
+    """The smallest and the largest number strictly between two times, in the precision of the state."""
     ends = torch.tensor([start, stop], dtype=like.real.dtype)
     least, most = sorted(torch.nextafter(ends, ends.flip(0)).tolist())
     return least, most
@@ -85,7 +85,7 @@ def attempt_step(
     k_first: Tensor,
     newton: NewtonSettings = TO_ROUNDING,
 ) -> Attempt:
-    """Stages, new state and error estimates of one step; `newton` says when implicit stages count as solved."""
+    """Stages, new state and error estimates of one step; `newton` holds the convergence criteria of implicit stages."""
     fun = slope.fun if isinstance(slope, SlopeFunction) else slope
     program = find_pair_program(scheme, isinstance(fun, SumFunction))
     if program is not None:
@@ -181,7 +181,7 @@ def iterate_accepted_steps(
 
 
 def choose_newton(how: ControlSettings) -> NewtonSettings:
-    """Implicit stages are solved to a fraction of the tolerances, and to rounding where gradients may be needed."""
+    """Solve implicit stages to a fraction of the tolerances, or to rounding where gradients may be needed."""
     if torch.is_grad_enabled():
         return NewtonSettings(can_reject=True)
     rtol, atol = (float(torch.as_tensor(x).min()) for x in (how.rtol, how.atol))
@@ -208,7 +208,7 @@ def _is_seen(h: float, t: float) -> bool:
 
 def _require(condition: bool, reason: str, number: float, t: float) -> None:
     if not condition:
-        raise StepError(f"{reason} ({number}) at t = {t}; loosen `rtol` and `atol`, or look at `func` there")
+        raise StepError(f"{reason} ({number}) at t = {t}; loosen `rtol` and `atol`, or check `func` there")
 
 
 def _limit_step(h: float, how: ControlSettings) -> float:
@@ -223,7 +223,7 @@ def _advance_time(t: float, low: float, h: float) -> tuple[float, float]:
 
 
 def is_poor_inside(scheme: Any) -> bool:
-    """Whether there is only a cubic Hermite polynomial of lower order than the scheme, or none (implicit schemes)."""
+    """Whether the interpolant is only a cubic of lower order than the scheme, or missing (implicit schemes)."""
     return find_pair_program(scheme) is not None or (scheme.dense is None and scheme.order > scheme.continuous.order)
 
 

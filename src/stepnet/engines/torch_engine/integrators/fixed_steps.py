@@ -103,10 +103,10 @@ def build_even_grid(times: list[float], step_size: float | Tensor) -> list[float
 
 
 class EvaluationOptions(NamedTuple):
-    """How functions are called: in which dtype, whether next to the ends of a step instead of at them, and the watcher.
+    """How functions are called: the dtype, whether just inside a step instead of at its ends, and the callback `watch`.
 
-    If `is_timeless`, functions do not depend on time and are given none.  `newton` says when implicit stages count as
-    solved.
+    If `is_timeless`, functions do not depend on time and are called without it.  `newton` holds the convergence
+    criteria of implicit stages.
     """
 
     dtype: torch.dtype | None = None
@@ -304,7 +304,7 @@ def read_each_state(run: FixedStepRun, scheme: Any, state: State) -> Iterator[tu
 def split_at_opening(
     run: FixedStepRun, scheme: Any, readings: Sequence[StateRead]
 ) -> tuple[FixedStepRun, Sequence[StateRead], Sequence[StateRead]]:
-    """The run for states inside the starting procedure of a multistep scheme, its readings, and the later ones."""
+    """The run for states inside the starting procedure of a multistep scheme, what it reads, and the later states."""
     n_opening = run.scheme_program.opening.steps
     early, starting = [reading for reading in readings if reading.step < n_opening], run
     if early:

@@ -2,7 +2,7 @@
 
 A stage K = psi(K, ...) is solved without a graph.  Then psi is evaluated once with a graph, and the gradient that
 arrives at K is multiplied by the inverse of I - (dpsi/dK)' before it enters this graph: the exact derivative at the
-solved stage, whatever the iteration was.
+solved stage, independent of the iteration.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from stepnet.engines.torch_engine.integrators.linear_systems import (
 from stepnet.schemes.step_program import LinearSolve, Solve
 
 MOST_ITERATIONS = 25
-MOST_DAMPED, HALVINGS = 100, 12  # iterations with shortened changes, and how often one is halved
-EPSILONS = 10.0  # a change of the state by so many units of rounding ends the iteration
+MOST_DAMPED, HALVINGS = 100, 12  # damped iterations, and halvings of one Newton update
+EPSILONS = 10.0  # an update of the state below so many units of rounding ends the iteration
 FAST = 0.1  # a slower rate of convergence renews the Jacobians
 STAGNANT = 1e-6  # a relative change below this that no longer decreases is rounding
-NEAR = 1e-2  # of the tolerance of adaptive steps
+NEAR = 1e-2  # fraction of the tolerance at which the iteration ends in adaptive steps
 
 
 class NewtonError(RuntimeError):
@@ -36,7 +36,7 @@ class NewtonError(RuntimeError):
 
 
 class NewtonSettings(NamedTuple):
-    """When stages count as solved: with tolerances, at a fraction of them; otherwise at rounding.
+    """Convergence criteria of implicit stages: a fraction of the tolerances if these are given, otherwise rounding.
 
     Stages that are not solved are NaN if `can_reject`, so that adaptive steps are rejected, and an error otherwise.
     If `are_samples` is set, the first axis of the state holds independent samples, and this is not tested; `is_pair`
@@ -143,7 +143,7 @@ class StepSystems:
         return StageMatrix(_tensor(gammas, y), _detach(self.h), points, self._choose_layout(points[0], y))
 
     def _choose_layout(self, point: Linearisation, y: Tensor) -> SampleLayout | None:
-        """How the state is divided; samples that turn out to depend on each other form one."""
+        """How the state is divided into samples; samples that are found to be coupled are treated as one."""
         if not self.is_known:
             self.layout, self.is_known = choose_layout(y, self.settings.is_pair), True
             layout = self.layout
@@ -198,9 +198,9 @@ class StepSystems:
     def _iterate_damped(
         self, operation: Solve, times: Sequence[Tensor], base: Tensor, A: Tensor
     ) -> tuple[Tensor, NewtonProgress]:
-        """Newton's method with new Jacobians and shortened changes, for steps that must not be rejected.
+        """Damped Newton iteration with a new Jacobian each time, for steps that cannot be rejected.
 
-        A change is short enough if the next one, with the same matrix, is smaller (Deuflhard's natural monotonicity).
+        An update is accepted if the next one, with the same matrix, is smaller (Deuflhard's natural monotonicity test).
         """
         fun, h, s = self.functions[operation.part], _detach(self.h), len(operation.c)
         progress, K = NewtonProgress(base, s, self.layout, self.settings), base.new_zeros(s, *base.shape)
@@ -260,13 +260,13 @@ class NewtonProgress:
         return self.layout.scatter(mask[:, None].expand(-1, len(like) * self.layout.n), like)
 
     def select_active(self, change: Tensor) -> Tensor:
-        """The change of the samples that are not solved yet."""
+        """The updates of the samples that have not converged."""
         if len(self.is_active) == 1:
             return change
         return torch.where(self.spread(self.is_active, change), change, 0.0)
 
     def note(self, moved: Tensor) -> bool | None:
-        """Measure a change of the stages; whether some sample converges slowly, None if all are solved or lost."""
+        """Measure an update of the stages; whether some sample converges slowly, or None if all are finished."""
         distance = self._gather(moved).abs()
         if self.weights is None:
             moved = distance.amax(1)
@@ -295,7 +295,7 @@ class NewtonProgress:
         count = int((~self.is_done).sum())
         raise NewtonError(
             f"the implicit stages of {count} of {len(self.is_done)} samples were not solved: Newton's iteration does "
-            "not converge; use shorter steps, or look at `func` there"
+            "not converge; use shorter steps, or check `func` there"
         )
 
 
@@ -343,7 +343,7 @@ def _list_matrices(operation: Solve) -> Any:
 
 
 def _require_graph(x: Tensor) -> Tensor:
-    """x for partial derivatives: a view, because the time of a step may also have moved the state before it."""
+    """x as an input of partial derivatives: a view, because the time of a step may also affect its initial state."""
     return x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
 
 

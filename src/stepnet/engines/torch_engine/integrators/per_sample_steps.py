@@ -124,7 +124,7 @@ def measure_sample_errors(stages: StageRows, x: Tensor, y: Tensor, y_new: Tensor
 
 
 def iterate_attempts(batch: BatchState, stops: Callable[[Tensor, Tensor], Tensor] | None = None) -> Iterator[Attempts]:
-    """Attempts until no sample is active; `stops(t_new, y_new)` marks samples that must not take their step."""
+    """Attempts until no sample is active; `stops(t_new, y_new)` marks samples whose step would pass an event."""
     while bool(batch.left.any()):
         for _ in range(min(TOGETHER, batch.how.max_steps - batch.attempts)):
             yield _attempt(batch, stops)

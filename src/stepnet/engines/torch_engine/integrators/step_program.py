@@ -182,7 +182,7 @@ def _list_nodes(operation: Operation) -> list[SlopeNode]:
 def multiply_noise(diffusion: Tensor | Callable[[Tensor], Tensor], noise: Tensor, product: Product) -> Tensor:
     """A diffusion times a random variable, for a batch of samples: (batch, n) or (batch, n, m), and (batch, m).
 
-    A diffusion that is known only by its products is a function that multiplies.
+    A diffusion that is available only through products is a function of the vector that it multiplies.
     """
     if product.kind == COLUMN:
         if not isinstance(diffusion, Tensor):
@@ -210,7 +210,7 @@ def execute(
     """The rows of the new state; `times` are what the functions take for t + c h, for all nodes.
 
     `noise` holds the random variables of the step, (batch, components) each, in the order of `StepProgram.noise`;
-    `newton` says when implicit stages count as solved.
+    `newton` holds the convergence criteria of implicit stages.
     """
     made, systems = list(rows), StepSystems(functions, h, newton)
     for operation in script.operations:

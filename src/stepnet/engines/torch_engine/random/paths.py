@@ -23,7 +23,7 @@ from stepnet.engines.torch_engine.random.increments import (
 from stepnet.noise import bridge
 from stepnet.noise.grid import NoiseGrid
 
-DRAW_ENTRIES = 2**16  # of a tensor of several draws, which cost little more than one
+DRAW_ENTRIES = 2**16  # entries of a tensor that holds several draws, which cost little more than one
 
 
 class TensorNoise(NamedTuple):
@@ -97,7 +97,7 @@ class NodeNormals:
 
 
 def _list_nodes(grid: NoiseGrid, target: Position) -> Iterator[tuple[int, int]]:
-    """The nodes that are divided on the way to a time, as (cell, number)."""
+    """The nodes that are divided to reach a time, as (cell, number)."""
     cell, leaf, r = target
     inside = leaf if r > 0.0 else leaf - 1  # nodes that end at the time are halved as long as others begin there
     for level in range(grid.levels + 1):

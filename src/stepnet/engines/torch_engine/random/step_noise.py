@@ -1,7 +1,7 @@
 """The random variables of the steps of a scheme, (batch, components) each.
 
 A source draws the increments and areas of a step, from Brownian paths or by calls of a user's object, whenever a step
-is run or run again; nothing is stored but the draws of a few steps, which are made together.
+is run or run again; only the draws of a few steps, which are computed together, are stored.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NEED_AREAS = ("I10/h", LEVY_AREA)
 SIGNED_PAIRS = "V2 of pairs"
 """V2 for each pair of components, which also needs two-point variables."""
 NEED_POINTS = ("V", "V2", SIGNED_PAIRS)
-CHUNK = 64  # steps whose draws are made together, at most
+CHUNK = 64  # maximum number of steps whose draws are computed together
 
 
 class StepDraw(NamedTuple):
-    """Increments of a step, the mean of W - W(t) over it, its Levy area, and discrete variables; None: unwanted.
+    """Increments of a step, the mean of W - W(t) over it, its Levy area, and discrete variables; None if not needed.
 
     V are three-point variables, S two-point variables.
     """
@@ -50,7 +50,7 @@ class StepDraw(NamedTuple):
 
 
 class NoiseSource(Protocol):
-    """Draws for a step: its number, its times, and the names of the random variables that are wanted."""
+    """Draws for a step: its number, its times, and the names of the random variables that are required."""
 
     def draw(self, step: int, a: float, b: float, names: tuple[str, ...]) -> StepDraw: ...
 
@@ -157,9 +157,9 @@ class PathNoise:
         return draw_two_point(self.noise.seed, self.noise.paths, self.noise.dimension, steps)
 
     def _read_chunk(self, name: str, number: int, draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """The draw with this number; draws of a chunk are made together, and the latest chunk is kept.
+        """The draw with this number; a chunk of draws is computed at once, and the latest chunk is cached.
 
-        A copy does not keep the chunk alive in the graphs of recorded steps.
+        The draw is copied, so that graphs of recorded steps do not keep the whole chunk alive.
         """
         grid = self.noise.grid
         size = max(1, min(CHUNK, DRAW_ENTRIES // max(1, self.noise.n_entries)))

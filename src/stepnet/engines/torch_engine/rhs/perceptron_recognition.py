@@ -146,7 +146,7 @@ def _is_same(code: CodeType, pattern: CodeType) -> bool:
 
 
 def _flatten(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules inside sequences, in order; a sequence with hooks is not opened."""
+    """The modules inside sequences, in order; a sequence with hooks is not flattened."""
     if type(module) is nn.Sequential and _is_bare(module):
         for part in module:
             yield from _flatten(part)

@@ -86,7 +86,7 @@ class _HiddenLayer(NamedTuple):
 
 
 class PerceptronWorkspace:
-    """Stores the calls of a perceptron in one step side by side, and pulls back through them.
+    """Stores the calls of a perceptron in one step as adjacent columns, and pulls back through them.
 
     `totals` are the gradients of its matrices over all steps; those with few columns are stored transposed.
     """

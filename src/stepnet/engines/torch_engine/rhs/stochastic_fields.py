@@ -20,7 +20,7 @@ from stepnet.problem import ProblemForm
 from stepnet.schemes.step_program import MATRIX
 
 Multiply = Callable[[Tensor], Tensor]
-"""A diffusion that is known only by its products with vectors."""
+"""A diffusion that is available only through its products with vectors."""
 
 
 @cache

@@ -69,7 +69,7 @@ class BatchPlan(NamedTuple):
 
 
 class BatchOutcome(NamedTuple):
-    """The batch at its end, the states found, and the dense output if it is kept."""
+    """The batch at its end, the states found, and the dense output if it is requested."""
 
     batch: BatchState
     found: Found

@@ -137,7 +137,7 @@ def _find_first_zero(
         return find_first_zero(g, t0, y, pieces)
     except StepError as error:
         raise StepError(
-            f"`event_fn` was not zero before the steps ended: {error}; see that it changes its sign along the "
+            f"`event_fn` had no zero before the steps ended: {error}; check that it changes sign along the "
             "solution, or give a later `t_max` or more `max_num_steps`"
         ) from error
 
@@ -145,7 +145,9 @@ def _find_first_zero(
 def _validate_span(t: Tensor, options: dict[str, Any]) -> tuple[float, float]:
     """The beginning and the end of the search: `t_max`, or none."""
     if len(t) != 2:
-        raise ValueError(f"`t` must be the first time and one that shows the direction for an event, found {len(t)}")
+        raise ValueError(
+            f"`t` must be the first time and one that shows the direction of the search, found {len(t)} times"
+        )
     t0, t1 = read_numbers(t)
     far = float(options.get("t_max", inf if t1 > t0 else -inf))
     if not (far - t0) * (t1 - t0) > 0:

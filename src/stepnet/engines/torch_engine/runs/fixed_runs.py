@@ -41,8 +41,8 @@ Solver = Callable[[FixedStepRun, State, Sequence[StateRead]], list[State]]
 class CheckpointedSolver:
     """A solver with exact gradients of the state and of these parameters, under a memory policy.
 
-    Unless the parameters are complete, other tensors the functions depend on are found.  `modules` have the buffers
-    that the functions change.
+    Unless the list of parameters is complete, other tensors that the functions depend on are searched for.  `modules`
+    have the buffers that the functions change.
     """
 
     parameters: tuple[Tensor, ...]

@@ -1,6 +1,6 @@
 """Fixed steps of functions that are recognised as perceptrons.
 
-In eager mode a whole run is one node of autograd; compilers are given an operator.
+In eager mode a whole run is one node of autograd; under `torch.compile` it is a custom operator.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def is_transformed() -> bool:
 
 
 def is_written_down() -> bool:
-    """Whether the operations are recorded for use in other processes: `torch.export`, or `torch.jit.trace`."""
+    """Whether the operations are exported for use in other processes: `torch.export`, or `torch.jit.trace`."""
     return torch.jit.is_tracing() or torch.compiler.is_exporting()
 
 
@@ -72,7 +72,7 @@ class SideState(NamedTuple):
             for owner, name, tensor, _, _, numbers in saved.buffers:
                 if getattr(owner, name) is not tensor:
                     owner._buffers[name] = tensor
-                if numbers is not None:  # through `data`, which is not a modification for graphs that hold the buffer
+                if numbers is not None:  # through `data`, which autograd does not track as a modification
                     tensor.data.copy_(numbers)
 
     @contextmanager

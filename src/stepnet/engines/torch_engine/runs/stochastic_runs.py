@@ -1,7 +1,7 @@
 """States of stochastic equations at save times, by fixed steps, or by steps whose error is controlled.
 
 Adaptive steps are found first, without gradients, and then repeated as fixed steps: the Brownian path is a function of
-time, so rejected steps leave no trace in it.
+time, so rejected steps do not affect it.
 """
 
 from __future__ import annotations

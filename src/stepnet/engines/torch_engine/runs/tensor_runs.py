@@ -79,7 +79,7 @@ def _begin(problem: TensorProblem, t: Tensor) -> TensorProblem:
 
 
 def _shift(problem: TensorProblem, state: State, t: Tensor, sign: float) -> State:
-    """The state with the derivative of the solution with respect to t, if t has a gradient: steps use plain numbers."""
+    """Attach the derivative of the solution with respect to t, if t requires a gradient: steps use plain numbers."""
     if not t.requires_grad:
         return state
     y = join(problem.field, state)

@@ -1,4 +1,4 @@
-"""Activations of vectors: the exponential by a polynomial, whatever follows from it by few operations.
+"""Vectorised activations: the exponential by a polynomial, the others from it by a few operations.
 
 libm's functions, called one by one, take twenty times as long; these are within 2 units in the last place (tanh, SiLU
 and SELU within 3, GELU within 4), in double precision and in single.
@@ -18,7 +18,7 @@ from stepnet.fields.activations import LEAK, SELU_ALPHA, SELU_SCALE
 
 TANH, RELU, LEAKY, SOFTPLUS, GELU, SILU, ELU, SELU, SIGMOID, IDENTITY = range(10)
 LN2 = log(2.0)
-SIDE_BY_SIDE = 4  # vectors whose operations take turns, as each waits for the one before; a tile has no fewer
+SIDE_BY_SIDE = 4  # vectors whose operations are interleaved to hide latency; a tile has at least as many
 MIDDLE = 4.0
 TAIL = (
     0.9704512045660766, -0.7517088168395706, 0.22219355567525104, -0.048517753260446085, 0.006925920496242481,
@@ -30,11 +30,11 @@ TAIL = (
 )  # fmt: skip
 """Chebyshev coefficients of (a + 4) exp(a^2 / 2) Q(a) in (a - 4) / (a + 4), Q the upper tail of the normal
 distribution, down to 1e-16.  Shepherd & Laframboise (1981), Math. Comp. 36:249, with another factor."""
-SHIFT = 0.2  # of the reduction for tanh: little cancellation where the result is small
+SHIFT = 0.2  # shift in the reduction for tanh: little cancellation where the result is small
 
 
 class Precision(NamedTuple):
-    """Digits of a number, the bias of its exponent, log 2 in two parts, how far exp goes, and terms."""
+    """Mantissa digits, exponent bias, log 2 in two parts, the largest argument of exp, and terms of the series."""
 
     digits: int
     bias: int
@@ -84,7 +84,7 @@ def expand_tanh(terms: int) -> tuple[list[float], list[float]]:
 
 
 def _exponential_parts(u: Vector) -> tuple[Vector, Vector]:
-    """s = 2^k and q with exp(u) = s + s q, |q| < 0.42; the largest arguments are cut off."""
+    """s = 2^k and q with exp(u) = s + s q, |q| < 0.42; the largest arguments are clipped."""
     kit, p = u.kit, find_precision(u)
     u = kit.larger(kit.smaller(u, p.largest), -p.largest)
     rounding = 1.5 * 2.0**p.digits + p.bias  # adding it rounds to a whole number, found in the last bits
@@ -146,7 +146,7 @@ def selu(u: Vector) -> Vector:
 def gelu(u: Vector) -> tuple[Vector, Vector]:
     """u Phi(u) and its derivative Phi(u) + u phi(u), Phi and phi being those of the normal distribution.
 
-    The tail Q(a) = exp(-a^2 / 2) M(a), a = |u|, keeps its digits, as the square is taken with what its rounding leaves.
+    The tail Q(a) = exp(-a^2 / 2) M(a), a = |u|, is accurate, because a^2 is corrected by its rounding error.
     """
     kit, p = u.kit, find_precision(u)
     a = kit.smaller(abs(u), (2 * p.largest) ** 0.5)
@@ -161,9 +161,9 @@ def gelu(u: Vector) -> tuple[Vector, Vector]:
 
 
 def silu(u: Vector) -> tuple[Vector, Vector]:
-    """u s and its derivative s (1 + u sigmoid(-u)), s = sigmoid(u); where s is cut off, so is what it is multiplied by.
+    """u s and its derivative s (1 + u sigmoid(-u)), s = sigmoid(u); u is clipped where s is.
 
-    sigmoid(-u) = exp(-u) s keeps its digits where 1 - s has none.
+    sigmoid(-u) = exp(-u) s is accurate where 1 - s is lost to cancellation.
     """
     kit, largest = u.kit, find_precision(u).largest
     e, cut = exp(-u), kit.larger(kit.smaller(u, largest), -largest)
@@ -205,8 +205,8 @@ def exponential(typing_context, u):
 def activate(typing_context, number, memory, u0, z0, slopes0, n, bias, sign, base0, sum0, v, w, soon, stop):
     """z = sign s(u + bias) over n entries; s' goes to `slopes0` where it does not follow from the value.
 
-    If there is a place `sum0`, it gets v base + w z.  The memory from `soon` to `stop` is prefetched, as many lines as
-    there are of u; the result is the place from which to continue.
+    If `sum0` is an offset, v base + w z is stored there.  The memory from `soon` to `stop` is prefetched, as many
+    lines as u has; the result is the offset from which to continue.
     """
     whole, real = types.int64, memory.dtype
     signature = whole(whole, memory, *[whole] * 4, real, real, whole, whole, real, real, whole, whole)

@@ -9,7 +9,7 @@ from numba.extending import intrinsic
 from stepnet.engines.numba_engine.codegen.kernels import NO_WRAPPERS, OPTIONS
 
 exact = njit(**{**OPTIONS, "fastmath": False}, **NO_WRAPPERS, forceinline=True)
-"""As `inlined`.  Instructions keep the permission of their own function, whatever that of the caller is."""
+"""As `inlined`, without contraction: instructions keep the flags of their function when it is inlined."""
 
 exact_function = njit(**{**OPTIONS, "fastmath": False}, **NO_WRAPPERS, forceinline=False)
 """As `compiled`, for larger functions."""

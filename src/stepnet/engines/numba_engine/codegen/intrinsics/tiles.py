@@ -1,4 +1,4 @@
-"""Work on tiles in registers: rows of a product, sums of products over all columns, formulas entry by entry.
+"""Operations on tiles in registers: rows of a product, sums of products over all columns, entrywise formulas.
 
 Every iteration of a loop over a product prefetches one line of the data that follow, as memory is otherwise idle.
 """
@@ -15,14 +15,14 @@ WHOLE = types.int64
 
 
 def write_tile_product(rows: int, tile: int):
-    """The function below for so many rows at once; a tile has `tile` columns."""
+    """Generate the function below for this number of rows at once; a tile has `tile` columns."""
 
     @intrinsic
     def product(typing_context, out, o0, stride, W, w0, w_row, w_column, n, x, x0, b0, soon, stop):
         """out[r] = b[r] + sum_{i < n} W[r, i] x[i] for the columns of a tile; rows lie `stride` apart.
 
         Rows b lie in `out` as well; there are none if b0 < 0.  The memory from `soon` to `stop` is
-        prefetched meanwhile; the result is the place from which to continue.
+        prefetched meanwhile; the result is the index from which to continue.
         """
         signature = WHOLE(out, WHOLE, WHOLE, W, *[WHOLE] * 4, x, *[WHOLE] * 4)
 
@@ -68,13 +68,13 @@ def write_tile_product(rows: int, tile: int):
 
 
 def write_outer_product(rows: int, columns: int):
-    """The function below for so many rows and columns of W_bar at once."""
+    """Generate the function below for this number of rows and columns of W_bar at once."""
 
     @intrinsic
     def outer(typing_context, W_bar, w0, w_row, z, z0, v, v0, stride, soon, stop):
         """W_bar[r, c] += sum_l z[r, l] v[c, l] over all entries of a row; rows lie `stride` apart.
 
-        The memory from `soon` to `stop` is prefetched meanwhile; the result is the place from which to continue.
+        The memory from `soon` to `stop` is prefetched meanwhile; the result is the index from which to continue.
         """
         signature = WHOLE(W_bar, WHOLE, WHOLE, z, WHOLE, v, *[WHOLE] * 4)
 
@@ -104,7 +104,7 @@ def write_outer_product(rows: int, columns: int):
 
 
 def write_entrywise(formula, tile: int):
-    """The function below for a formula of the entries a of `out`, b of `one` and c of `other`, and of v and w."""
+    """Generate the function below for a formula of the entries a of `out`, b of `one`, c of `other`, and of v and w."""
 
     @intrinsic
     def run(typing_context, memory, out, one, other, n, v, w):

@@ -1,4 +1,4 @@
-"""Loops in vectors of 512 bits, which LLVM avoids on processors that have them.
+"""Loops with vectors of 512 bits, which LLVM avoids even on processors that support them.
 
 Most code is faster with 256 bits there, because shorter loops have shorter remainders.  Random numbers are not: their
 loops are long sequences of arithmetic, and take a third less time with 512.

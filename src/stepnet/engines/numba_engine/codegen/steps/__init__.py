@@ -1,1 +1,1 @@
-"""Whole steps of schemes, generated around a trace: for one trajectory, and for eight in SIMD lanes."""
+"""Whole steps of schemes, generated around a trace: for one trajectory, and for many in SIMD lanes."""

@@ -5,7 +5,7 @@ unknowns costs as much as the arithmetic.  Where a trace is short, the step is g
 coefficients as literals; kernels call this code in place of their own stages.
 
     int32 attempt(double t, double t_low, double h, double *work, const double *p)              one step of a pair
-    int32 steps  (double t0, double h, int64 first, int64 count, double *work, const double *p)    many even steps
+    int32 steps  (double t0, double h, int64 first, int64 count, double *work, const double *p)    many equal steps
     int32 sweep  (double t0, double h, int64 first, int64 count, const double *grid, double *state, double *states,
                   int64 stride, const double *p)                   many steps, the state before each of them stored
     int32 reverse(double t0, double h, int64 first, int64 count, const double *grid, const double *states,
@@ -13,12 +13,12 @@ coefficients as literals; kernels call this code in place of their own stages.
     int32 watch  (double t0, double h, int64 first, int64 count, const double *states, int64 stride, double *values,
                   const double *p)                                                functions of the states before steps
 
-`sweep` and `reverse` go over even steps, or over those between the times in `grid`.  `bar` is the gradient with respect
-to the state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) are added to.
+`sweep` and `reverse` take equal steps, or those between the times in `grid`.  `bar` is the gradient with respect
+to the state, `p_bar` and `t_bars` (that of t0, and sum (t_n - t0) t_n_bar + h_n h_n_bar) accumulate.
 
 Steps with noise take one more argument, `const double *noise`, the random variables of one step after the other.
 
-All but `attempt` also run in lanes, where every number, t0 and h included, is a row of as many as there are lanes.
+All but `attempt` also run in lanes, where every number, t0 and h included, is a row with one number per lane.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stepnet.engines.numba_engine.tracing.trace import Trace
 from stepnet.schemes.step_program import Noise, StepProgram
 from stepnet.schemes.tableau import ExplicitRK
 
-LONGEST = 1200  # operations of a step; beyond, the calls are no longer what takes the time
+LONGEST = 1200  # operations of a step; in longer steps the overhead of calls is negligible
 ATTEMPT = "double %t, double %t_low, double %h, ptr noalias %work, ptr noalias readonly %p"
 CLOCK = "double %t0, double %h0, "
 CLOCKS = "ptr noalias readonly %t0_row, ptr noalias readonly %h0_row, "  # one in every lane
@@ -63,7 +63,7 @@ class NoiseLayout(NamedTuple):
 
     @classmethod
     def of(cls, program: StepProgram, n_components: int) -> NoiseLayout:
-        """One number for each component, or for each pair of components."""
+        """Variables have one number for each component, or for each pair of components."""
         places, size = {}, 0
         for each in program.noise:
             length = n_components**2 if each.is_paired else n_components
@@ -85,8 +85,8 @@ def find_fused_address(
 ) -> int:
     """The address of generated code around the traces of `fields`, or 0 if they are too long or not traced.
 
-    `make_writer()` gives the function that writes it, from the scheme or program `source`; `variant` tells apart what
-    else the code depends on.  A part that is not a function (q' = v) has no trace.
+    `make_writer()` gives the function that writes it, from the scheme or program `source`; `variant` identifies
+    everything else that the code depends on.  A part that is not a function (q' = v) has no trace.
     """
     codes = [field.keep_alive for field in fields if field.address != 0]
     key = (which, id(source), variant, *map(id, codes))
@@ -144,7 +144,7 @@ def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace
 def write_steps(
     program: StepProgram, rows: Sequence[int], stride: int, is_wide: bool = False, noise: NoiseLayout = NO_NOISE
 ) -> Callable[[list], str]:
-    """Assembly of many even steps, the state in registers throughout; `rows` of `work` hold it."""
+    """Assembly of many equal steps, with the state in registers throughout; `rows` of `work` hold it."""
 
     def write(traces) -> str:
         step, n = _write_timed_step(traces, is_wide), _count_nodes(traces)
@@ -168,7 +168,7 @@ def write_sweep(
 ) -> Callable[[list], str]:
     """Assembly of many steps that stores the state before each of them, `stride` numbers apart (0: not at all).
 
-    A program that undoes steps goes back over them, and what it stores is what it arrives at.
+    A program that inverts steps runs over them in reverse order and stores the states that it reaches.
     """
 
     def write(traces) -> str:
@@ -226,7 +226,7 @@ def write_reverse(
 
 
 def write_watch() -> Callable[[list], str]:
-    """Assembly in lanes of functions of time and state, evaluated at the states before many even steps."""
+    """Assembly in lanes of functions of time and state, evaluated at the states before many equal steps."""
 
     def write(traces) -> str:
         (trace,), step = traces, _write_timed_step(traces, is_wide=True)
@@ -260,7 +260,7 @@ def _count_nodes(traces) -> int:
 
 
 def _write_timed_step(traces, is_wide: bool) -> GeneratedStep:
-    """A step with the names %t0 and %h0 for its clock."""
+    """A step with the names %t0 and %h0 for its time and length."""
     step = GeneratedStep(traces, is_wide)
     if is_wide:
         step.lines += [f"%{name} = load {step.real}, ptr %{name}_row, align 8" for name in ("t0", "h0")]

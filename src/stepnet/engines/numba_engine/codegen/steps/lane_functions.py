@@ -1,8 +1,8 @@
-"""Elementary functions of eight numbers side by side, for code that runs many trajectories at once.
+"""Elementary functions of one number per SIMD lane, for code that runs many trajectories at once.
 
 exp, log, tanh, sin, cos and pow are Taylor series after a reduction of the argument, at most 2 units in the last place
-from the exact value (measured in the tests).  Arguments that a reduction cannot take go through libm, lane by lane, as
-do all other functions.  What a lane gives never depends on its neighbours.
+from the exact value (measured in the tests).  Arguments outside the range of a reduction, and all other functions,
+are passed to libm lane by lane.  The result of a lane never depends on other lanes.
 
 Reductions in parts whose products are exact: W. J. Cody & W. Waite (1980), Software Manual for the Elementary
 Functions.  Sums and products with their rounding errors: T. J. Dekker (1971), Numer. Math. 18:224.
@@ -66,7 +66,7 @@ class _Lanes(AssemblyWriter):
         return self.line(f"bitcast {WHOLE} {n} to {self.real}")
 
     def whole(self, operation: str, n, m):
-        """An instruction on integers, `m` being a number of Python or a name."""
+        """An instruction on integers, where `m` is a Python number or a name."""
         return self.line(f"{operation} {WHOLE} {n}, {spread(str(m), 'i64') if isinstance(m, int) else m}")
 
     def rounded(self, x):
@@ -232,7 +232,7 @@ def _cos(w: _Lanes, x):
 
 
 def _fall_back_to_libm(w: _Lanes, name: str, is_usual, found, *x):
-    """What was found in usual lanes, C's function in the others; it is called only if there are any."""
+    """`found` in the usual lanes, the C function in the others; it is called only if there are any."""
     w.lines.append(f"%mask = bitcast {w.truth} {is_usual} to i{LANES}")
     w.lines += [f"%all = icmp eq i{LANES} %mask, -1", "br i1 %all, label %done, label %rare", "rare:"]
     other = w.select(is_usual, found, _call_lane_by_lane(w, name, *x))
@@ -241,7 +241,7 @@ def _fall_back_to_libm(w: _Lanes, name: str, is_usual, found, *x):
 
 
 def _call_lane_by_lane(w: _Lanes, name: str, *x):
-    """C's function of each lane."""
+    """The C function, called for each lane."""
     total = "undef"
     for lane in range(LANES):
         entries = [w.line(f"extractelement {w.real} {value}, i32 {lane}") for value in x]
@@ -255,7 +255,7 @@ OWN: dict[str, Callable] = {"exp": _exp, "log": _log, "tanh": _tanh, "sin": _sin
 
 @cache
 def write_definition(symbol: str) -> str:
-    """Assembly of the function of lanes for a function of libm."""
+    """Assembly of the function for lanes that replaces a function of libm."""
     operation = next(name for name, found in LIBM.items() if found == symbol)
     names = ["%x", "%y"] if operation in BINARY else ["%x"]
     w = _Lanes()
@@ -266,7 +266,7 @@ def write_definition(symbol: str) -> str:
 
 
 def add_definitions(text: str) -> str:
-    """Assembly of code of lanes, with the functions that it calls."""
+    """Assembly of code for lanes, with the functions that it calls."""
     called = sorted(set(re.findall(r"@lanes\.(\w+)", text)))
     text += "".join(write_definition(symbol) for symbol in called)
     wide = f"<{LANES} x double>"

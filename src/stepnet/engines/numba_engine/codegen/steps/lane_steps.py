@@ -1,9 +1,10 @@
-"""Steps of eight trajectories side by side, generated around a trace: each lane has its own time, step and outcome.
+"""Steps of many trajectories in SIMD lanes, generated around a trace: each lane has its own time, step and outcome.
 
     int64 attempts(double *rows, int64 most)
 
-takes attempts of a pair and returns how many: accepted or rejected lane by lane as the kernel for one trajectory does,
-until one of the lanes wants something, which it leaves in the row `OUTCOME`.  Rows hold one number for every lane.
+takes attempts of a pair and returns their number; attempts are accepted or rejected lane by lane as in the kernel for
+one trajectory, until a lane needs the kernel's attention, for the reason in the row `OUTCOME`.  Rows hold one number
+for every lane.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from stepnet.engines.numba_engine.codegen.steps.step_writer import GeneratedStep
 from stepnet.engines.numba_engine.tracing.trace import Trace
 
 # Rows of a lane group.  T to REJECTED change from attempt to attempt; after these come the state, its slope, tolerances
-# and parameters, and at the end what the last attempt began with, for whoever looks into it.
+# and parameters, and at the end what the last attempt began with, for step output.
 T, T_LOW, H, LOG_1, LOG_2, WAS_REJECTED, ACCEPTED, REJECTED = range(8)
 T_END, H_MAX, MOST, T_WANTED, IS_LIVE, OUTCOME, T_OLD, T_LOW_OLD, H_OLD = range(8, 17)
 FIRST = 17
 CHANGING = range(T_END)
 
 NOTHING, FINISHED, TOO_SMALL, BROKEN, USED_UP, WANTED = map(float, range(6))
-LEAST_ERROR = 1e-4  # that the controller remembers
+LEAST_ERROR = 1e-4  # lower bound of the errors that the controller stores
 
 ATTEMPTS = "ptr noalias %rows, i64 %most"
 
@@ -161,14 +162,14 @@ class _LaneAttempt(GeneratedStep):
         return self.call("llvm.sqrt.f64", self.do("fdiv", total, self.literal(float(len(y)))))
 
     def length_of(self, now: _AttemptState, t_end) -> tuple[str, str]:
-        """The length of the attempt, and whether it ends at the end."""
+        """The length of the attempt, and whether it ends at `t_end`."""
         remaining = self.sub(self.sub(t_end, now.t), now.t_low)
         nearly = self.multiply(self.size(remaining), self.literal(1.0 - 1e-9))
         is_last = self.compare("oge", self.size(now.h), nearly)
         return self.select(is_last, remaining, now.h), is_last
 
     def attempted(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
-        """A step as long as is wanted, or to the end: stages, the new state and its error, as for one trajectory."""
+        """A step of the chosen length, or to the end: stages, the new state and its error, as for one trajectory."""
         h, is_last = self.length_of(now, t_end)
         table, k, stage = scheme.butcher, [now.slope], now.y
         for i in range(1, len(scheme.b)):
@@ -186,7 +187,7 @@ class _LaneAttempt(GeneratedStep):
     def judged(
         self, control: ControllerConstants, now: _AttemptState, made: _Attempt, limits
     ) -> tuple[_AttemptState, str]:
-        """What comes after an attempt, and the statuses of the lanes."""
+        """The state after an attempt is accepted or rejected, and the outcomes of the lanes."""
         log = self.call("log", made.error)
         changed = self.multiply(made.h, self.factor(control, now, made, log))
         after = self.chosen(now, made, limits, changed, log)
@@ -207,9 +208,9 @@ class _LaneAttempt(GeneratedStep):
         return after, self.select(is_live, outcome, self.literal(NOTHING))
 
     def chosen(self, now: _AttemptState, made: _Attempt, limits, changed: str, log: str) -> _AttemptState:
-        """The end of the attempt where it is good, else its beginning, with the length of the next one."""
+        """The end of the attempt in lanes that accept it, else its beginning, with the length of the next attempt."""
         one, zero = self.literal(1.0), self.literal(0.0)
-        # the last step was cut to end there, which says nothing about the next one
+        # the last step was shortened to end there, which does not limit the next one
         is_cut = self.both(made.is_last, self.compare("ogt", self.size(now.h), self.size(changed)))
         longer = self.least(self.size(self.select(is_cut, now.h, changed)), limits[H_MAX])
         increment = self.add(made.h, now.t_low)
@@ -243,7 +244,7 @@ class _LaneAttempt(GeneratedStep):
         return self.select(self.compare("ogt", error, self.literal(0.0)), smaller, error)
 
     def factor(self, control: ControllerConstants, now: _AttemptState, made: _Attempt, log: str) -> str:
-        """How much longer the next attempt is; `log` is that of the error."""
+        """The factor for the length of the next attempt; `log` is the logarithm of the error."""
         exponent = self.multiply(self.literal(-control.betas[0]), log)
         for beta, earlier in zip(control.betas[1:], (now.log_1, now.log_2), strict=True):
             if beta != 0:

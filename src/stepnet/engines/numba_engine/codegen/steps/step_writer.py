@@ -45,7 +45,7 @@ class GeneratedStep(AssemblyWriter):
         return names
 
     def as_real(self, name: str, integer: str) -> list[str]:
-        """Lines that make a real number of an integer, in every lane."""
+        """Lines that convert an integer to a real number, in every lane."""
         if not self.is_wide:
             return [f"%{name} = sitofp i64 %{integer} to double"]
         blank = f"{self.real} undef"
@@ -126,7 +126,7 @@ class GeneratedStep(AssemblyWriter):
         return self.times_components(g, z)
 
     def times_components(self, x: list[str], z: list[str]) -> list[str]:
-        """Entry i times component i mod m, as there may be several blocks of entries, or one component for all."""
+        """Entry i times component i mod m: there may be several blocks of entries, or one component for all."""
         return [self.multiply(value, z[i % len(z)]) for i, value in enumerate(x)]
 
     def tamed(self, x: list[str], h: str) -> list[str]:

@@ -195,7 +195,7 @@ def rescale(tables, work, order, factor):
 
 @compiled
 def append_slope(tables, work, row, order, run):
-    """Differences of slopes at the new time, from the slope there in `row`, which is used up."""
+    """Differences of slopes at the new time, from the slope there in `row`, which is overwritten."""
     for j in range(order + 2):
         d = tables.first + j
         for k in range(run.reals):

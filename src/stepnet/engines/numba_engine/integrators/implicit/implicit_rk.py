@@ -83,9 +83,9 @@ from stepnet.schemes.controllers import controller
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.tableau import Butcher
 
-LEAST = 1e-300  # added to scales, so that a state of zeros divides nothing by zero
+LEAST = 1e-300  # added to scales, which avoids division by zero for a state of zeros
 SHORTER = 0.25  # factor of the step after Newton's iteration failed
-NO_GROWTH = 1.2  # a longer step up to this factor is not worth new factors
+NO_GROWTH = 1.2  # growth of the step up to this factor does not justify a new factorisation
 
 
 @inlined
@@ -213,7 +213,7 @@ def choose_next_length(h, error, how, is_at_goal, run):
 
 @inlined
 def shorten(h, error, how, run):
-    """After a rejected step: PAUSED to go on with a shorter one, or how the run ends."""
+    """After a rejected step: PAUSED to continue with a shorter one, or how the run ends."""
     is_broken = not np.isfinite(error)
     run.rejected += 1
     run.was_rejected = 2 if is_broken else 1

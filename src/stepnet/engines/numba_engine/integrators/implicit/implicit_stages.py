@@ -31,11 +31,14 @@ SLOPES = K + 2  # rows of `work`: the slopes of the stages, after those at both 
 
 MOST_IN_ADAPTIVE, MOST_IN_FIXED = 10, 60  # iterations: a shorter step costs less than slow convergence
 LOOSEST = 0.01  # of the tolerance: the error of the iteration must not show in the error estimate
-SLOWEST = 0.9  # rate of convergence with which an adaptive step goes on
-REFRESH = 0.2  # rate in fixed steps from which df/dy is evaluated at the current iterate
-FLOOR, NEAR_FLOOR = 2e-15, 1e3  # rounding relative to the state, and how near it slow convergence is rounding
+SLOWEST = 0.9  # rate of convergence above which an adaptive step is abandoned
+REFRESH = 0.2  # rate above which fixed steps evaluate df/dy at the current iterate
+FLOOR, NEAR_FLOOR = (
+    2e-15,
+    1e3,
+)  # rounding relative to the state, and the multiple where slow convergence is rounding
 SMALL_SYSTEM = 16  # entries up to which df/dy and factors are computed in every step
-FAST = 0.1  # rate of convergence with which df/dy is used in the next step, too
+FAST = 0.1  # rate of convergence below which df/dy is reused in the next step
 
 
 NO_EXPLICIT = np.zeros((0, 0))
@@ -111,7 +114,7 @@ class NewtonArrays(NamedTuple):
 
 
 class IterationLimits(NamedTuple):
-    """When Newton's iteration ends: at the fraction `kappa` of the tolerance; `is_exact` says that this is rounding."""
+    """Newton's iteration ends at the fraction `kappa` of the tolerance; `is_exact`: at the level of rounding."""
 
     is_exact: int
     kappa: float
@@ -168,7 +171,7 @@ def _decouple(A: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _add_damping(damping: float, shifts, T, T_inverse, blocks, n_real: int):
-    """With the shift of the error estimate, if it is none of the stages; in front, as the real shifts are."""
+    """Add the shift of the error estimate unless a stage has it; it comes first, because real shifts do."""
     known = np.flatnonzero(np.abs(shifts[:n_real] - damping) <= 1e-9 * damping)
     if known.size:
         return shifts, T, T_inverse, blocks, n_real, int(known[0])
@@ -496,6 +499,6 @@ def solve_stages(field, p, tables, newton, how, limits, work, new, t, h, run):
 
 @inlined
 def forget_jacobian(run):
-    """Decide after a step whether df/dy serves the next one, too."""
+    """Decide after a step whether df/dy is reused in the next one."""
     is_kept = run.n > SMALL_SYSTEM and run.rate < FAST
     run.jacobian_age = 2 if is_kept else 0

@@ -1,4 +1,4 @@
-"""The equations of implicit steps: right-hand side, slopes, df/dy, mass matrix, and the way to solve linear systems."""
+"""The equations of implicit steps: right-hand side, slopes, df/dy, mass matrix, and the solver of linear systems."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from stepnet.engines.numba_engine.rhs.problem_parts import (
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
 from stepnet.problem import ODE, Gmres, Problem, Split
 
-LAPACK_FROM = 128  # unknowns of a dense system from which LAPACK, called outside the kernel, is faster
+LAPACK_FROM = 128  # unknowns of a dense system above which LAPACK, called outside the kernel, is faster
 SPARSE_FROM, FULL_ROWS = 2e7, 40  # operations of banded or dense factors worth the overhead; entries in a row at most
 LAPACK_SPEED = 8.0  # operations of LAPACK in the time of one in the kernel
 

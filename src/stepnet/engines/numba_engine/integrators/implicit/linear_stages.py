@@ -48,7 +48,7 @@ def take_linear_stages(tables, newton, work, new, t, h, run):
     gamma, times = tables.shifts[0].real, newton.rows.shape[0]
     if run.h_factorised != h and not factorise_all(tables.shifts, 1, newton, work, h, run):
         return NOT_SOLVED
-    run.rate = 1.0  # df/dy serves one step only
+    run.rate = 1.0  # df/dy is used for one step only
     for i in range(s):
         if i == 0 and newton.is_slope == 1:
             copy_row(work, K, slope)

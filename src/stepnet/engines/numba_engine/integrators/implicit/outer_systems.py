@@ -1,4 +1,4 @@
-"""Linear systems that kernels hand over: LAPACK for long dense ones, SciPy's sparse LU, and matrix-free GMRES.
+"""Linear systems solved outside the kernels: LAPACK for large dense ones, SciPy's sparse LU, and matrix-free GMRES.
 
 The kernel calls a C function f(h, y, x, p, m): for m > 0 it factorises M - h lambda df/dy for the shift lambda number
 m - 1, for m < 0 it replaces x by the solution with the shift number -m - 1.  A result other than 0 means failure.
@@ -154,7 +154,7 @@ ORDERING = "MMD_AT_PLUS_A"  # for places that are symmetric, as those of equatio
 
 
 class LinearisationPoint:
-    """Where df/dy is wanted: set by the kernel's call for the entries of df/dy, of which there are none."""
+    """Where df/dy is evaluated: set by the kernel's call for the entries of df/dy, of which there are none."""
 
     def __init__(self) -> None:
         self.t, self.y = 0.0, np.zeros(0)

@@ -2,7 +2,7 @@
 
 Explicit steps whose two last stages lie at the end of the step show the dominant eigenvalue there, as
 |k_s - k_(s-1)| / |Y_s - Y_(s-1)|; if h times it stays near the limit of stability, the implicit scheme takes over.  It
-hands back if h times a norm of df/dy stays well below that limit.  Hairer & Wanner (1996), IV.2.
+switches back if h times a norm of df/dy stays well below that limit.  Hairer & Wanner (1996), IV.2.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def count_signs(is_sign, run):
 
 @inlined
 def switch_if_suggested(log, run):
-    """Go on with the other scheme if enough steps have suggested it."""
+    """Continue with the other scheme if enough steps have suggested it."""
     if run.equal_steps < (MOST_STIFF if run.method == EXPLICIT else MOST_CALM):
         return
     if run.n_switches < log.times.shape[0]:

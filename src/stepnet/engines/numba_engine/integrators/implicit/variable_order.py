@@ -73,15 +73,15 @@ from stepnet.schemes.variable_order import Switching, VariableAdams, VariableBDF
 
 MOST_ITERATIONS = 5  # of Newton's method: a shorter step costs less than slow convergence
 STRICT = 2.0  # divides the tolerance of a step: errors of multistep schemes add up over the steps of a run
-SLOW = 0.1  # rate of convergence from which a small system gets a new df/dy
+SLOW = 0.1  # rate of convergence above which df/dy of a small system is evaluated again
 SHORTER = 0.5  # factor of the step after Newton's iteration failed
 CAUTION = 0.9  # further factor of the step: errors of other orders are rough estimates
-LITTLE = (1.0, 1.2)  # factors of the step that are not worth new factors of the matrix
+LITTLE = (1.0, 1.2)  # factors of the step that do not justify a new factorisation
 FAR, NEAR, LOW = 10.0, 2.0, 3  # longest growth of a step up to the order LOW, and above, where rounding is amplified
 MOST_FAILURES = 3  # rejections in a row after which the order is 1
 WITHIN = 0.4  # of the interval of stability: longer Adams steps would let errors of stiff components show
 PATIENCE, GAIN = 20, 5.0  # steps before a switch, and how much longer the other scheme's step must be
-NOISE = 1e3  # differences below this multiple of rounding say nothing about stiffness
+NOISE = 1e3  # differences below this multiple of rounding carry no information about stiffness
 MOST_SWITCHES = 1000  # whose times are recorded
 
 
@@ -324,7 +324,7 @@ def find_factor_below(tables, how, work, h, run):
 
 @compiled
 def shorten(tables, work, error, h, how, run):
-    """After a rejected step: PAUSED to go on with a shorter one, or how the run ends."""
+    """After a rejected step: PAUSED to continue with a shorter one, or how the run ends."""
     is_broken = not np.isfinite(error)
     run.rejected += 1
     run.failures += 1
@@ -347,7 +347,7 @@ def shorten(tables, work, error, h, how, run):
 
 @inlined
 def set_order_one(run):
-    """Go on with the first order; the differences of higher ones are not used any more."""
+    """Continue with order 1; the differences of higher orders are not used any more."""
     run.order, run.equal_steps, run.failures = 1, 0, 0
 
 
@@ -389,7 +389,7 @@ def should_switch(tables, how, work, error, h, run):
 
 @compiled
 def switch(field, p, tables, work, log, run):
-    """Go on with the other scheme, its differences computed from the polynomial; False if f raised."""
+    """Continue with the other scheme, whose differences are computed from the polynomial; False if f raised."""
     first, spare, h = tables.first, tables.spare, run.h_history
     if run.method == ADAMS:
         order = min(run.order, tables.highest[BDF])
