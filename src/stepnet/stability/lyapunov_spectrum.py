@@ -141,7 +141,6 @@ def lyapunov(
         if steps % (len(times) - 1):
             raise ValueError(f"`steps` must be a multiple of the {len(times) - 1} pieces of the span, found {steps}")
         options["steps"] = steps // (len(times) - 1)
-    n_parts = 2 if problem.form.has_halves else 1
     still = as_block([None] * len(problem.args), problem.args)
     both = tangent_problem(problem, np.ones(n), still, may_call=True)
     advance = _build_advance(problem, both, find_scheme(both, scheme, steps), k, options)
@@ -158,9 +157,9 @@ def _orthonormalise(V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Q and the diagonal of R of a QR decomposition; `np.linalg.qr` takes half as long again for small matrices."""
     from scipy.linalg import lapack
 
-    room = BLOCK * V.shape[1]
-    reflectors, factors, _, _ = lapack.dgeqrf(V, lwork=room)
-    return lapack.dorgqr(reflectors, factors, lwork=room)[0], np.diagonal(reflectors)
+    size = BLOCK * V.shape[1]
+    reflectors, factors, _, _ = lapack.dgeqrf(V, lwork=size)
+    return lapack.dorgqr(reflectors, factors, lwork=size)[0], np.diagonal(reflectors)
 
 
 def _build_advance(problem: Problem, both: Problem, scheme: Any, k: int, options: dict[str, Any]) -> Advance:
@@ -171,7 +170,7 @@ def _build_advance(problem: Problem, both: Problem, scheme: Any, k: int, options
     """
     from stepnet.engines.numba_engine import build_tangent_block
 
-    n, n_parts = problem.initial.size, 2 if problem.form.has_separate_halves else 1
+    n, n_parts = problem.initial.size, 2 if problem.form.has_halves else 1
 
     def solve_members(y: np.ndarray, V: np.ndarray, span: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
         rows = np.empty((k, n_parts, 2, n // n_parts))  # of every tangent: its parts, each a state and its tangent
