@@ -15,7 +15,7 @@ from stepnet.errors import AdjointWarning, SolveFailed
 from stepnet.gradients.adjoint import Gradient, gradient
 from stepnet.problem import ODE, SecondOrder
 from stepnet.schemes.capabilities import moves_parts
-from stepnet.schemes.conditions import Scheme
+from stepnet.schemes.conditions.families import Scheme
 from stepnet.stability import adjoint_safety
 
 CALLS, ENOUGH = 3, 1.0  # calls of which the fastest counts, fewer if they take this many seconds in total

@@ -12,13 +12,8 @@ import numpy as np
 
 from stepnet.problem import Flow, Linear, ProblemForm
 from stepnet.schemes.backward_differences import FixedBDF
-from stepnet.schemes.conditions import (
-    is_pair,
-    is_stiffly_accurate,
-    linear_tableau,
-    real_stability_limit,
-    tableau_of,
-)
+from stepnet.schemes.conditions import is_pair, is_stiffly_accurate, real_stability_limit, tableau_of
+from stepnet.schemes.conditions.families import linear_tableau
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.implicit import ImplicitRK

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from stepnet.schemes.backward_differences import FixedBDF
-from stepnet.schemes.conditions import check_scheme, linear_tableau, stability_function
+from stepnet.schemes.conditions import stability_function
+from stepnet.schemes.conditions.families import check_scheme, linear_tableau
 from stepnet.schemes.multistep import Multistep
 from stepnet.schemes.partitioned_rk import PartitionedRK
 from stepnet.schemes.splitting import Splitting

@@ -8,15 +8,8 @@ from typing import Any
 import numpy as np
 
 from stepnet.schemes.backward_differences import FixedBDF
-from stepnet.schemes.conditions import (
-    OF_DIFFERENCES,
-    OF_HALVES,
-    amplification,
-    check_scheme,
-    imaginary_stability_limit,
-    linear_tableau,
-    stability_function,
-)
+from stepnet.schemes.conditions import amplification, imaginary_stability_limit, stability_function
+from stepnet.schemes.conditions.families import OF_DIFFERENCES, OF_HALVES, check_scheme, linear_tableau
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.imex import AdditiveRK
 from stepnet.schemes.multistep import Multistep

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.errors import SchemeError
-from stepnet.schemes.conditions import AT_POLE
+from stepnet.schemes.conditions.stability import AT_POLE
 from stepnet.schemes.explicit import TSIT5
 from stepnet.schemes.implicit import ImplicitRK
 from stepnet.schemes.rosenbrock import RODAS5P, Rosenbrock

@@ -11,6 +11,7 @@ import numpy as np
 
 from stepnet.schemes import conditions
 from stepnet.schemes.capabilities import count_stages
+from stepnet.schemes.conditions.families import find_explicit_part, linear_tableau
 from stepnet.schemes.phase_errors import find_phase_errors
 from stepnet.schemes.stability_grids import is_for_oscillators
 from stepnet.stability.arguments import deterministic_scheme
@@ -146,7 +147,7 @@ def report(scheme: Any) -> SchemeReport:
     (inf, 2.7853, 2.8284)
     """
     numerator, denominator = _find_stability_function(scheme)
-    errors, explicit = find_phase_errors(scheme), conditions.find_explicit_part(scheme)
+    errors, explicit = find_phase_errors(scheme), find_explicit_part(scheme)
     return SchemeReport(
         name=getattr(scheme, "name", "tableau"),
         family=type(scheme).__name__,
@@ -176,7 +177,7 @@ def report(scheme: Any) -> SchemeReport:
 
 
 def _find_stability_function(scheme: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if conditions.linear_tableau(scheme) is None:
+    if linear_tableau(scheme) is None:
         return (), ()
     P, Q = conditions.stability_function(scheme)
     return _trim(P.coef), _trim(Q.coef)
