@@ -37,7 +37,7 @@ def by_levels(train, seed: int, iterations: int, levels: int):
     _, minima = training.multilevel(objective, train, training.LBFGS(iterations), levels=levels)
     nets = [objective.model]
     for found in minima[1:]:
-        nets.append(nets[-1].refined())
+        nets.append(nets[-1].refine())
         nets[-1].put(found.theta)
     return nets, minima
 

@@ -96,7 +96,7 @@ def run(name: str) -> np.ndarray:
     """The end of a rotation."""
     if name == "numba":
         return numba_engine.run(ODE, RK4, ENDS_ONLY).y[-1]
-    problem = torch_engine.pose_problem(rotate, torch.tensor(STATE))
+    problem = torch_engine.build_tensor_problem(rotate, torch.tensor(STATE))
     return torch_engine.run(problem, RK4, torch_engine.TensorPlan(build_times()))[-1].numpy()
 
 
@@ -110,12 +110,12 @@ def linearise(name: str) -> np.ndarray:
         steps.backward(states, 0, N_STEPS, bar, sums)
         return steps.close(STATE, bar, sums)
     y0 = torch.tensor(STATE, requires_grad=True)
-    problem = torch_engine.pose_problem(rotate, y0)
+    problem = torch_engine.build_tensor_problem(rotate, y0)
     steps = torch_engine.linearise(problem, RK4, torch_engine.TensorPlan(build_times()))
     rows = steps.spread(problem.state)
     for unit in range(steps.place_of(N_STEPS)):
         rows = steps.unit(rows, unit)
-    return torch.autograd.grad(steps.own(rows)[0][0], y0)[0].numpy()
+    return torch.autograd.grad(steps.extract_state(rows)[0][0], y0)[0].numpy()
 
 
 def run_ensemble(name: str) -> np.ndarray:
@@ -126,7 +126,7 @@ def run_ensemble(name: str) -> np.ndarray:
         spec = build_ensemble_spec(ODE, DOPRI5, starts, None, None, None, options, None)
         plan = Plan(spec.stepping, Saving(None, 0))
         return numba_engine.run_ensemble(spec.problem, spec.scheme, plan, spec.members).y[:, -1]
-    problem = torch_engine.pose_batch(rotate, torch.tensor(starts))
+    problem = torch_engine.build_tensor_batch(rotate, torch.tensor(starts))
     how = build_control_settings(problem, DOPRI5, TIGHT, TIGHT, {})._replace(norm=None)
     members = torch_engine.BatchMembers(problem.state[0], torch.tensor([SPAN] * 3, dtype=torch.float64))
     found = torch_engine.run_ensemble(problem.field.whole, DOPRI5, torch_engine.BatchPlan(how), members)

@@ -24,10 +24,10 @@ class Known:
 
 def reduced(reduction, y: np.ndarray, sizes):
     """A reduction of rows of numbers, in chunks that end at the given places."""
-    parts = [reduction.of_chunk(Known(piece[:, None])) for piece in np.split(y, sizes)]
+    parts = [reduction.reduce_chunk(Known(piece[:, None])) for piece in np.split(y, sizes)]
     whole = parts[0]
     for part in parts[1:]:
-        whole = reduction.merged(whole, part)
+        whole = reduction.merge(whole, part)
     return reduction.result(whole)
 
 
@@ -50,7 +50,7 @@ def test_few_members():
     found = reduced(Mean(), np.array([[3.0]]), [])
     assert (found.members, found.mean[0, 0]) == (1, 3.0)
     assert np.isnan(found.variance).all()
-    none = Mean().result(Mean().of_chunk(Known(np.ones((2, 1, 1)), np.zeros(2, bool))))
+    none = Mean().result(Mean().reduce_chunk(Known(np.ones((2, 1, 1)), np.zeros(2, bool))))
     assert none.members == 0
     assert np.isnan(none.mean).all()
 

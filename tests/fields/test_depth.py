@@ -19,7 +19,7 @@ INTEGRAL = 1e-10  # of quadrature, relative
 def test_a_refined_spline_is_the_same_function(degree, factor, intervals):
     coarse, fine = Depth(intervals + degree, degree), Depth(factor * intervals + degree, degree)
     controls = np.random.default_rng(degree).normal(size=(coarse.controls, 2, 3))
-    refined = coarse.refined(controls, fine)
+    refined = coarse.refine(controls, fine)
     for s in np.linspace(0, 1, 200, endpoint=False) + 1e-4:
         np.testing.assert_allclose(fine.values(refined, s), coarse.values(controls, s), atol=SAME)
 

@@ -999,14 +999,14 @@ add("stepnet.fields.Depth", lambda: {"controls": 4, "degree": 1})
 controls = lambda count: np.linspace(0.0, 1.0, count * 2).reshape(count, 2)
 add_methods(
     "stepnet.fields.Depth", depth, basis=lambda: {"s": [0.1, 0.5]},
-    refined=lambda: {"controls": controls(4), "new": sn.fields.Depth(7, 1)},
+    refine=lambda: {"controls": controls(4), "new": sn.fields.Depth(7, 1)},
     roughness=lambda: {"controls": controls(4), "length": 1.0},
     stage_basis=lambda: {"s": np.array([0.1]), "middles": np.array([0.1])},
     values=lambda: {"controls": controls(4), "s": 0.5},
 )  # fmt: skip
 add("stepnet.fields.HeldWeights", lambda: {"controls": 3})
 add_methods(
-    "stepnet.fields.HeldWeights", held, refined=lambda: {"controls": controls(3), "new": sn.fields.HeldWeights(6)},
+    "stepnet.fields.HeldWeights", held, refine=lambda: {"controls": controls(3), "new": sn.fields.HeldWeights(6)},
     roughness=lambda: {"controls": controls(3), "length": 1.0},
     stage_basis=lambda: {"s": np.array([0.1]), "middles": np.array([0.1])},
     values=lambda: {"controls": controls(3), "s": 0.5},
@@ -1059,7 +1059,7 @@ add_methods("stepnet.nets.Design", design, stages=dict)
 add("stepnet.nets.Linearised", lambda: {"size": 2, "outputs": np.ones(2), "push": np.copy, "pull": np.copy})
 ones = lambda: np.ones(net().theta.size)
 add_methods(
-    "stepnet.nets.Linearised", lambda: net().linearised(RNG_X), gauss_newton=lambda: {"direction": ones()},
+    "stepnet.nets.Linearised", lambda: net().linearise(RNG_X), gauss_newton=lambda: {"direction": ones()},
     pullback=lambda: {"outputs_bar": np.ones((6, 2))}, tangent=lambda: {"theta_dot": ones()},
 )  # fmt: skip
 add("stepnet.nets.MGRIT")
@@ -1068,9 +1068,9 @@ add("stepnet.nets.Net", lambda: {"design": design()})
 x = lambda **more: lambda: dict(x=RNG_X, **more)
 add_methods(
     "stepnet.nets.Net", net, __call__=x(), astype=lambda: {"dtype": np.float32}, features=x(), forward=x(),
-    gauss_newton=lambda: {"x": RNG_X, "direction": ones()}, gradient=x(loss=squares_and_gradient), linearised=x(),
+    gauss_newton=lambda: {"x": RNG_X, "direction": ones()}, gradient=x(loss=squares_and_gradient), linearise=x(),
     parameter_gradient=x(loss=squares_and_gradient), problem=x(), put=lambda: {"theta": ones()},
-    refined=dict, roughness=dict, save=lambda: {"path": "net.safetensors"},
+    refine=dict, roughness=dict, save=lambda: {"path": "net.safetensors"},
     tangent=lambda: {"x": RNG_X, "theta_dot": ones()}, views=lambda: {"theta": ones()},
 )  # fmt: skip
 add("stepnet.nets.Net.load", lambda: {"path": stored(net().save, ".safetensors")})
@@ -1091,7 +1091,7 @@ node_ones = lambda: np.ones(node_model().theta.size)
 add_methods(
     "stepnet.nets.NodeModel", node_model, __call__=nodes(), features=nodes(),
     gauss_newton=lambda: {"nodes": np.arange(3), "direction": node_ones()}, gradient=nodes(loss=squares_and_gradient),
-    put=lambda: {"theta": node_ones()}, refined=dict, roughness=dict, views=lambda: {"theta": node_ones()},
+    put=lambda: {"theta": node_ones()}, refine=dict, roughness=dict, views=lambda: {"theta": node_ones()},
 )  # fmt: skip
 add("stepnet.nets.ParallelForward", lambda: {"outputs": np.ones(2), "states": (), "convergence": (), "error": 0.0})
 add("stepnet.nets.ParallelGradient", lambda: {"gradient": None, "forward": (), "adjoint": (), "error": 0.0})
@@ -1271,15 +1271,15 @@ REDUCTIONS = {
 for name, numbers in REDUCTIONS.items():
     build = lambda name=name, numbers=numbers: getattr(sn.reductions, name)(**numbers())
     members = (lambda: chunk(save_at=[0.5, 1.0])) if name == "EscapeTimes" else chunk
-    whole = lambda build=build, members=members: build().of_chunk(members())
+    whole = lambda build=build, members=members: build().reduce_chunk(members())
     add(f"stepnet.ensembles.reductions.{name}", numbers)
     add_methods(
-        f"stepnet.ensembles.reductions.{name}", build, of_chunk=lambda members=members: {"chunk": members()},
+        f"stepnet.ensembles.reductions.{name}", build, reduce_chunk=lambda members=members: {"chunk": members()},
         result=lambda whole=whole: {"whole": whole()},
     )  # fmt: skip
-    if hasattr(getattr(sn.reductions, name), "merged"):
+    if hasattr(getattr(sn.reductions, name), "merge"):
         pair = lambda whole=whole: {"one": whole(), "other": whole()}
-        add_methods(f"stepnet.ensembles.reductions.{name}", build, merged=pair)
+        add_methods(f"stepnet.ensembles.reductions.{name}", build, merge=pair)
 add("stepnet.ensembles.reductions.Chunk", lambda: {
     "problem": decaying(), "scheme": sn.schemes.get("rk4"), "rows": {"y0": np.ones((3, 2))}, "options": {"steps": 3}
 })  # fmt: skip

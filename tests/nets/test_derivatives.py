@@ -104,7 +104,7 @@ def check(run, within, is_smooth=True):
     else:
         np.testing.assert_array_equal(found.theta, stored.theta)
         np.testing.assert_array_equal(found.x, stored.x)
-    near = run.net.linearised(run.x, memory=memory_of(run.memory, run.net, len(run.x)))
+    near = run.net.linearise(run.x, memory=memory_of(run.memory, run.net, len(run.x)))
     np.testing.assert_array_equal(near.outputs, outputs)
     np.testing.assert_array_equal(near.tangent(run.theta_dot), run.net.tangent(run.x, run.theta_dot)[1])
     for _ in range(2):  # a run that is kept can be used again
@@ -277,7 +277,7 @@ def test_loss_is_given_as_value_and_gradient():
 def test_a_linearised_net_stays_at_its_parameters():
     net, random = net_of("dense", "hamiltonian", "verlet"), np.random.default_rng(3)
     x, v = random.normal(size=(300, 10)), random.normal(size=net.theta.size)
-    near, other = net.linearised(x), net.linearised(x + 1)
+    near, other = net.linearise(x), net.linearise(x + 1)
     wanted, product = net.tangent(x, v)[1], net.gauss_newton(x, v, lambda u: 3 * u)
     net.put(net.theta + v)
     np.testing.assert_array_equal(near.tangent(v), wanted)
@@ -292,7 +292,7 @@ def test_a_net_keeps_what_it_was_told_to():
     np.testing.assert_array_equal(
         told.gradient(x, end_gradient=x).theta, net.gradient(x, end_gradient=x, memory="reversible").theta
     )
-    assert told.refined().memory == "reversible"
+    assert told.refine().memory == "reversible"
     assert not told._execution._free  # nothing was kept
 
 
@@ -339,7 +339,7 @@ def test_reversible_memory_does_not_grow_with_depth():
     for steps in (300, 3000):
         net = net_of("dense", "hamiltonian", "verlet", steps=steps)
         net.gradient(np.ones((3, 10)), end_gradient=np.ones((3, 10)), memory="reversible")
-        (stage,) = (each.fitted(1) for each in net._execution.stages)
+        (stage,) = (each.fit_group_size(1) for each in net._execution.stages)
         sizes.append(sum(workspace.memory.nbytes for workspace in stage._free))
-        stored = stage.stored_bytes(1)
+        stored = stage.count_stored_bytes(1)
     assert sizes[1] <= sizes[0] < stored

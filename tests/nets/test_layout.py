@@ -110,7 +110,7 @@ def test_layouts_give_the_same_numbers(make):
     dots = np.random.default_rng(2).normal(size=net.theta.size), np.random.default_rng(3).normal(size=x.shape)
     assert near(other.tangent(last(x), dots[0], last(dots[1]))[1], out(net.tangent(x, *dots)[1]))
     for memory in ("all", 10**7):
-        near_one, near_two = net.linearised(x, memory=memory), other.linearised(last(x), memory=memory)
+        near_one, near_two = net.linearise(x, memory=memory), other.linearise(last(x), memory=memory)
         assert near(near_two.outputs, out(near_one.outputs))
         assert near(near_two.tangent(dots[0]), out(near_one.tangent(dots[0])))
         assert near(near_two.pullback(out(bar)), near_one.pullback(bar))
@@ -157,7 +157,7 @@ def test_layouts_are_stored(tmp_path):
         assert loaded.layout == layout
         assert loaded.input_shape == net.input_shape
         assert np.array_equal(loaded(x), net(x))
-        assert net.astype(np.float32).layout == net.refined().layout == layout
+        assert net.astype(np.float32).layout == net.refine().layout == layout
     assert MAKERS["images"]().identity != MAKERS["images"](layout="channels_last").identity
 
 

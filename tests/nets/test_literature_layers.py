@@ -242,11 +242,11 @@ def undone(name, steps, activation) -> float:
     (stage,), x = net._execution.stages, tile(x)
     run = stage_sweeps.sweep(stage, net.theta, np.zeros_like(net.theta), x, "reversible")
     run.send(np.zeros_like(next(run)))
-    stage = stage.fitted(len(x))
+    stage = stage.fit_group_size(len(x))
     (workspace,) = (workspace for workspace in stage._free if workspace.period == stage_sweeps.RING)
-    wanted = stage.opened(net.theta, stage.carried(x))
+    wanted = stage.run_opening(net.theta, stage.build_rows(x))
     found = stage.records(workspace)[stage.n_opening % workspace.period, :, : wanted.shape[1]]
-    return distance(*(untile(stage.own(carry, 1), 16) for carry in (found, wanted)))
+    return distance(*(untile(stage.extract_state(carry, 1), 16) for carry in (found, wanted)))
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
@@ -378,7 +378,7 @@ def test_smooth_held_weights_make_multigrid_faster_with_depth():
 @pytest.mark.parametrize("factor", [2, 3])
 def test_refined_held_weights_are_copies(factor):
     net = net_of("Hamiltonian")
-    fine = net.refined(factor)
+    fine = net.refine(factor)
     assert fine.design.blocks[0].steps == STEPS * factor
     assert fine.design.blocks[0].depth == fields.HeldWeights(STEPS * factor)
     for name, old in net.weights.items():
@@ -392,7 +392,7 @@ def test_refined_nets_converge_in_the_order_of_their_scheme():
         x, ends = np.random.default_rng(12).normal(size=(6, 3)), []
         for _ in range(4):
             ends.append(net(x))
-            net = net.refined()
+            net = net.refine()
         first, second, third = (np.linalg.norm(b - a) for a, b in itertools.pairwise(ends))
         assert abs(np.log2(first / second) - order) < 0.15
         assert abs(np.log2(second / third) - order) < 0.15

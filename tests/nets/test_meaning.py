@@ -267,7 +267,7 @@ def test_refined_net_is_the_same_function_of_depth():
     x, ends = np.random.default_rng(12).normal(size=(6, 3)), []
     for _ in range(4):
         ends.append(net(x))
-        net = net.refined()
+        net = net.refine()
     first, second, third = (np.linalg.norm(b - a) for a, b in itertools.pairwise(ends))
     assert 3.5 < first / second < 4.5  # Verlet is of second order
     assert 3.5 < second / third < 4.5

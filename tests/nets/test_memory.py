@@ -42,7 +42,7 @@ def test_few_vectors_of_parameters_are_there_at_once():
     net = nets.resnet(None, None, 64, 60, workers=2)
     x = np.random.default_rng(0).normal(size=(256 * 20, 64))
     most = (execution.AHEAD * 2 + 2) * net.theta.nbytes  # 20 chunks
-    tapes = net._execution.stored_bytes(80)
+    tapes = net._execution.count_stored_bytes(80)
     assert peak(net, x, "all") < most + 1.2 * tapes + BESIDES
     assert most < 0.5 * 20 * net.theta.nbytes
 
@@ -59,7 +59,7 @@ def test_a_number_of_bytes_holds_for_the_whole_gradient(budget, samples):
     net = nets.resnet(None, None, 16, 600, workers=2)
     x = np.random.default_rng(0).normal(size=(samples, 16))
     vectors = (execution.AHEAD * 2 + 2) * net.theta.nbytes
-    assert net._execution.stored_bytes(-(-samples // 64)) > budget
+    assert net._execution.count_stored_bytes(-(-samples // 64)) > budget
     assert peak(net, x, budget) < budget + vectors + BESIDES
 
 
@@ -115,9 +115,9 @@ def test_what_is_put_by_is_bounded(monkeypatch):
 def test_products_ask_for_the_record_that_comes_next(dynamics, scheme, wanted):
     """While a step is pulled back, what the step before it has left is on its way from main memory."""
     block = Block(getattr(fields, dynamics)(fields.dense(16)), scheme, 6, depth=fields.Depth(6))
-    stage = NetStage(block.field, block.scheme_program, block.steps, block.length, block.depth, np.dtype(float)).fitted(
-        4
-    )
+    stage = NetStage(
+        block.field, block.scheme_program, block.steps, block.length, block.depth, np.dtype(float)
+    ).fit_group_size(4)
     tape, theta, x = StageTape(stage, 4), np.full(stage.n_parameters, 0.01), np.ones((4, block.n_in, TILE))
     tape.run(theta, x)
     tape.pull(theta, np.zeros_like(theta), x)

@@ -81,7 +81,7 @@ def test_the_velocity_is_the_slope_of_the_states(build):
     start = np.array([0.4, -0.3])
     assert np.allclose(velocity(0.3, np.stack((start, 2 * start), axis=1))[:, 0], velocity(0.3, start), rtol=1e-14)
     path = sn.solve(sn.ODE(velocity, start, sde.t_span, trace=False), "dopri5", rtol=1e-9, atol=1e-9).y[-1]
-    fine = net.refined(256).features(start[None])[-1, 0]
+    fine = net.refine(256).features(start[None])[-1, 0]
     assert np.allclose(path, fine, atol=2e-3)  # steps of first order
     assert sde.diffusion(0.0, start).shape == start.shape
 

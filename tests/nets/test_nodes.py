@@ -93,7 +93,7 @@ def test_two_known_nodes_teach_two_rings_joined_by_an_edge(method):
     found = training.minimise(objective, training.Data(known, labels[known]), method)
     assert found.value < 0.5 * before
     assert np.array_equal(np.argmax(learner(known), axis=1), labels[known])
-    assert learner.refined()(known).shape == (2, 2)
+    assert learner.refine()(known).shape == (2, 2)
 
 
 @pytest.mark.parametrize(

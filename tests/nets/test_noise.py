@@ -67,7 +67,7 @@ def test_derivatives_are_exact_under_every_memory(name, diffusion, counted):
         other = net.gradient(X, end_gradient=bar, memory=memory, noise=noise)
         np.testing.assert_allclose(other.theta, found.theta, rtol=0, atol=ROUNDING * np.abs(found.theta).max())
         np.testing.assert_allclose(other.x, found.x, rtol=0, atol=ROUNDING * np.abs(found.x).max())
-    linear = net.linearised(X, noise=noise)
+    linear = net.linearise(X, noise=noise)
     np.testing.assert_allclose(linear.tangent(theta_dot), net.tangent(X, theta_dot, noise=noise)[1], rtol=1e-12)
     assert _difference(net, theta_dot, x_dot, noise, y_dot) < 1e-7
     counted("nets x diffusion: derivatives under every memory", f"{name} {diffusion}", len(CASES))

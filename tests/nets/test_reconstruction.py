@@ -56,14 +56,14 @@ def undone(preset, steps, h, activation, dtype) -> float:
     unit_weights(net, random)
     execution, (number, _) = net._execution, net._block(0)
     x = tile(execution.run_to_stage(net.theta, random.normal(size=(BATCH, net.design.n_in)).astype(dtype), number))
-    stage, own = execution.stages[number], execution.own(net.theta)[number]
+    stage, own = execution.stages[number], execution.split_parameters(net.theta)[number]
     run = stage_sweeps.sweep(stage, own, np.zeros_like(own), x, "reversible")
     run.send(np.zeros_like(next(run)))
-    stage = stage.fitted(len(x))
+    stage = stage.fit_group_size(len(x))
     (workspace,) = (workspace for workspace in stage._free if workspace.period == stage_sweeps.RING)
-    wanted = stage.opened(own, stage.carried(x))
+    wanted = stage.run_opening(own, stage.build_rows(x))
     found = stage.records(workspace)[stage.n_opening % workspace.period, :, : wanted.shape[1]]
-    return distance(*(untile(stage.own(carry, 1), BATCH) for carry in (found, wanted)))
+    return distance(*(untile(stage.extract_state(carry, 1), BATCH) for carry in (found, wanted)))
 
 
 def run_backward(chain_of, steps, h, activation, dtype) -> float:

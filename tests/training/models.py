@@ -120,7 +120,7 @@ class Steps:
     def views(self, theta):
         return {f"blocks.{i}.K": K for i, K in enumerate(theta.reshape(self.layers.shape))}
 
-    def refined(self):
+    def refine(self):
         return Steps(self.width, 2 * self.steps, np.repeat(self.layers, 2, axis=0).ravel())
 
 

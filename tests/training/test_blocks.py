@@ -83,7 +83,7 @@ def test_a_refined_net_goes_on_where_the_shorter_one_ended():
     np.testing.assert_array_equal(net.theta, minima[-1].theta)
     gaps = []
     for level, (coarse, fine) in enumerate(pairwise(minima)):
-        longer = Steps(2, 2 ** (level + 1), coarse.theta).refined()
+        longer = Steps(2, 2 ** (level + 1), coarse.theta).refine()
         start = Objective(longer, "mse").value(longer.theta, data)[0]
         assert fine.value < start < 0.5 * untrained
         gaps.append(start - coarse.value)

@@ -54,7 +54,7 @@ def test_all_data_at_once(method):
 
 def test_products_in_single_precision_end_at_the_same_minimum(monkeypatch):
     """Exact gradients decide where it ends; products only how fast."""
-    linearised, seen = Net.linearised, {}
+    linearised, seen = Net.linearise, {}
 
     def spy(self, x, **options):
         found = linearised(self, x, **options)
@@ -66,7 +66,7 @@ def test_products_in_single_precision_end_at_the_same_minimum(monkeypatch):
         found.gauss_newton = product
         return found
 
-    monkeypatch.setattr(Net, "linearised", spy)
+    monkeypatch.setattr(Net, "linearise", spy)
     ends = []
     for precision in ("float32", "float64", None):
         seen.clear()

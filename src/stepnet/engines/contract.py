@@ -155,7 +155,7 @@ class LinearRun(Protocol[StateT, RowsT]):
     def spread(self, state: StateT, /) -> RowsT:
         """The rows with which the program `opening` begins."""
 
-    def own(self, rows: RowsT, /) -> StateT:
+    def extract_state(self, rows: RowsT, /) -> StateT:
         """The state of the problem, taken from the rows."""
 
 

@@ -93,7 +93,7 @@ class Depth:
         first, weights = self.basis(s)
         return np.tensordot(weights[0], self._rows(controls)[first[0] : first[0] + self.degree + 1], axes=1)
 
-    def refined(self, controls: np.ndarray, new: Depth) -> np.ndarray:
+    def refine(self, controls: np.ndarray, new: Depth) -> np.ndarray:
         """Control values for another depth, such that both functions agree at its nodes.
 
         The functions are equal if each interval is divided into equal parts and the degree is unchanged.
@@ -192,10 +192,10 @@ class HeldWeights:
         """theta as a function of depth, continuous from the right, from the control values `(controls, ...)`."""
         return self._pieces.values(controls, s)
 
-    def refined(self, controls: np.ndarray, new: HeldWeights) -> np.ndarray:
+    def refine(self, controls: np.ndarray, new: HeldWeights) -> np.ndarray:
         """Control values for another number of steps: a divided step passes a copy to each of its parts."""
         new = instance(HeldWeights)("new", new)
-        return self._pieces.refined(controls, new._pieces)
+        return self._pieces.refine(controls, new._pieces)
 
     def roughness(self, controls: np.ndarray, length: float) -> tuple[float, np.ndarray]:
         """1/2 sum_j d |(theta_{j+1} - theta_j) / d|^2 with the time d of a step, and its gradient.

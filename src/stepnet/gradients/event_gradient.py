@@ -74,7 +74,7 @@ class EventRun:
         linear = self._step_to(t)
         state = linear.open(linear.problem.initial)
         linear.forward(state, 0, 1)
-        return linear.own(state)
+        return linear.extract_state(state)
 
     def multiplier(self, dy: np.ndarray, dt: float) -> tuple[float, np.ndarray, np.ndarray]:
         """mu for a loss with the derivatives `dy` and `dt` at the event, and mu dg/dy, mu dg/dp."""

@@ -61,7 +61,7 @@ class Seeds:
         self, linear: DifferentiableRun, places: Iterable[int], loss: Callable[[np.ndarray], np.ndarray]
     ) -> None:
         self._linear, self.places, self.loss = linear, np.array(list(places), np.int64), loss
-        self.states = np.zeros((len(self.places), linear.own(linear.spread(linear.initial)).size))
+        self.states = np.zeros((len(self.places), linear.extract_state(linear.spread(linear.initial)).size))
         self.seen = np.zeros(len(self.places), bool)
         self._gradients: np.ndarray | None = None
 
@@ -69,13 +69,13 @@ class Seeds:
         """Record the state at a step, if it is one of the places and not yet collected."""
         here = self._find_step(step)
         if not self.seen[here].all():
-            self.states[here], self.seen[here] = self._linear.own(state), True
+            self.states[here], self.seen[here] = self._linear.extract_state(state), True
 
     def collect_stored(self, states: np.ndarray, first: int) -> None:
         """Record those of the stored states that enter the loss; the first of them is at step `first`."""
         here = self._find_range(first, first + len(states))
         if not self.seen[here].all():
-            self.states[here] = self._linear.own_states(states[self.places[here] - first])
+            self.states[here] = self._linear.extract_states(states[self.places[here] - first])
             self.seen[here] = True
 
     def collect_flat(self, states: np.ndarray, steps: np.ndarray) -> None:
@@ -149,7 +149,7 @@ class Reversal:
             state = starting.open(initial)
             for at, place in pairwise([0, *early]):
                 starting.forward(state, at, place - at)
-                self.seeds.collect(linear.spread(starting.own(state)), place)
+                self.seeds.collect(linear.spread(starting.extract_state(state)), place)
         state = linear.open(initial)
         self.seeds.collect(state, self.begin)
         return state
@@ -222,7 +222,7 @@ class Reversal:
             self.linear.backward(self._states[: last - first], first, last - first, bar, sums, marks)
 
     @property
-    def stored_bytes(self) -> int:
+    def count_stored_bytes(self) -> int:
         return self._states.nbytes
 
 
@@ -249,7 +249,7 @@ def reverse_with_all_stored(linear: DifferentiableRun, seeds: Seeds) -> tuple[Re
     state = run.open()
     if n:
         run.reverse(state, 0)
-    return run, Cost(linear.n_steps, 0, n, run.stored_bytes)
+    return run, Cost(linear.n_steps, 0, n, run.count_stored_bytes)
 
 
 class BlockReversal:
@@ -296,7 +296,7 @@ def reverse_with_checkpoints(
     else:
         schedule = checkpoints.multistage(run.n_blocks, slots, max(0, min(run.n_blocks - 1 - slots, MOST_ON_DISK)))
     store = StateStore(schedule, choice.disk, name)
-    with store.opened():
+    with store.lock():
         done, state = store.resume(run, run.open())
         _execute(run, schedule, store, state, done)
     return run, _collect_cost(run, schedule)
@@ -330,4 +330,4 @@ def reverse_reversibly(linear: DifferentiableRun, seeds: Seeds) -> tuple[Reversa
     scale = max(np.max(np.abs(initial), initial=0.0), np.finfo(float).tiny)
     is_near = np.all(np.abs(state) < np.inf)
     drift = float(np.max(np.abs(state - initial), initial=0.0) / scale) if is_near else float("inf")
-    return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.stored_bytes, drift)
+    return run, Cost(linear.n_steps, linear.n_steps, run.block + 1, run.count_stored_bytes, drift)

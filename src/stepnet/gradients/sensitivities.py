@@ -55,7 +55,7 @@ def _accumulate(linear: DifferentiableRun, at: np.ndarray, block: int) -> Sensit
             found.append(now)
         if last not in at:
             found.pop()
-    own = linear.own_places()
+    own = linear.list_state_places()
     y0, p = ([each[own] for each in column] for column in zip(*found, strict=True)) if found else ([], [])
     n, n_parameters = initial.size, linear.new_sums().p.size
     return Sensitivities(np.reshape(y0, (-1, n, n)), np.reshape(p, (len(y0), n, n_parameters)))

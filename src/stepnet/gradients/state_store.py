@@ -38,7 +38,7 @@ class StateStore:
         self._dropped: list[Path] = []
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the directory against other processes; afterwards remove it if it is empty."""
         if not self._has_directory:
             yield

@@ -321,7 +321,7 @@ def _run_to_places(
         state, at, found = linear.open(linear.initial), 0, []
         for place in chosen.places.tolist():
             linear.forward(state, at, place - at)
-            found.append(linear.own(state).copy())
+            found.append(linear.extract_state(state).copy())
             at = place
     return np.array(found).reshape(len(found), linear.initial.size)
 

@@ -93,7 +93,7 @@ class Linearised:
     --------
     >>> from stepnet import nets
     >>> net = nets.resnet(2, 1, width=3, steps=4)
-    >>> J = net.linearised([[1.0, 2.0]])
+    >>> J = net.linearise([[1.0, 2.0]])
     >>> J.size == net.theta.size
     True
     """

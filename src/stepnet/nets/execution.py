@@ -147,7 +147,7 @@ class Execution:
             for future in waiting:
                 future.cancel()
 
-    def own(self, theta: np.ndarray) -> list[np.ndarray]:
+    def split_parameters(self, theta: np.ndarray) -> list[np.ndarray]:
         """The parameters of each stage."""
         return [theta[a:b] for a, b in self.places]
 
@@ -175,7 +175,7 @@ class Execution:
 
     def forward(self, theta: np.ndarray, x: np.ndarray, noise: SampleNoise | None = None) -> np.ndarray:
         """Outputs of a batch."""
-        own = self.own(theta)
+        own = self.split_parameters(theta)
 
         def run(y: np.ndarray, draws: StageNoise) -> np.ndarray:
             for stage, some, drawn in zip(self.stages, own, draws, strict=True):
@@ -187,7 +187,7 @@ class Execution:
 
     def features(self, theta: np.ndarray, x: np.ndarray, wanted: int, noise: SampleNoise | None = None) -> np.ndarray:
         """States inside the block that is stage `wanted`: its first state and the state after each further step."""
-        own = self.own(theta)
+        own = self.split_parameters(theta)
 
         def run(y: np.ndarray, draws: StageNoise) -> np.ndarray:
             for stage, some, drawn in zip(self.stages[:wanted], own, draws, strict=False):
@@ -201,7 +201,7 @@ class Execution:
         """The input of stage `wanted`."""
         y = self._tile(x)
         with self._alone:
-            for stage, some in zip(self.stages[:wanted], self.own(theta), strict=False):
+            for stage, some in zip(self.stages[:wanted], self.split_parameters(theta), strict=False):
                 y = stage.forward(some, y)
         return untile(y, len(x))
 
@@ -210,7 +210,7 @@ class Execution:
         noise: SampleNoise | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Outputs and their tangents."""
-        own, dots = self.own(theta), self.own(theta_dot)
+        own, dots = self.split_parameters(theta), self.split_parameters(theta_dot)
 
         def run(y: np.ndarray, y_dot: np.ndarray, draws: StageNoise) -> tuple[np.ndarray, np.ndarray]:
             for stage, some, dot, drawn in zip(self.stages, own, dots, draws, strict=True):
@@ -222,15 +222,15 @@ class Execution:
         one, other = (untile(np.concatenate(each), len(x)) for each in zip(*found, strict=True))
         return one, other
 
-    def linearised(
+    def linearise(
         self, theta: np.ndarray, x: np.ndarray, noise: SampleNoise | None = None
     ) -> tuple[np.ndarray, LinearMap, LinearMap]:
         """Outputs, and functions for tangents from theta_dot and gradients of theta, all from one run."""
-        own, chunks = self.own(theta), split_into_chunks(self._tile(x))
+        own, chunks = self.split_parameters(theta), split_into_chunks(self._tile(x))
         runs = self._take_tapes(chunks, is_dual=True)
 
         def push(theta_dot: np.ndarray) -> np.ndarray:
-            dots = self.own(theta_dot)
+            dots = self.split_parameters(theta_dot)
             return untile(join(self.map_over(lambda run: run.push(own, dots), runs)), len(x))
 
         def pull(outputs_bar: np.ndarray) -> np.ndarray:
@@ -246,7 +246,7 @@ class Execution:
         noise: SampleNoise | None = None,
     ) -> Generator[Any, np.ndarray, None]:  # fmt: skip
         """Yield the outputs and, when their gradient is sent, the gradients with respect to the parameters and x."""
-        own, chunks, draws = self.own(theta), split_into_chunks(self._tile(x)), self.assign_noise(x, noise)
+        own, chunks, draws = self.split_parameters(theta), split_into_chunks(self._tile(x)), self.assign_noise(x, noise)
         split = self._find_memory_split(memory, sum(map(len, chunks)))
         if split.memories[0] == "all":
             runs = self._take_tapes(chunks)
@@ -268,7 +268,7 @@ class Execution:
             bar: np.ndarray, sweeps: list[Generator[Any, Any, None]], y_bar: np.ndarray
         ) -> tuple[np.ndarray, float]:
             drifts = []
-            for each, some_bar in zip(reversed(sweeps), reversed(self.own(bar)), strict=True):
+            for each, some_bar in zip(reversed(sweeps), reversed(self.split_parameters(bar)), strict=True):
                 y_bar, drift = each.send((y_bar, some_bar))
                 drifts.append(drift)
                 each.close()
@@ -297,7 +297,7 @@ class Execution:
         """Gradients with respect to theta, and to x by chunks, from those of the outputs."""
 
         def back(bar: np.ndarray, run: NetTape, y_bar: np.ndarray) -> np.ndarray | None:
-            return run.pull(own, self.own(bar), y_bar, is_x_wanted)
+            return run.pull(own, self.split_parameters(bar), y_bar, is_x_wanted)
 
         return self.sum_over(back, theta, runs, split_into_chunks(tile(outputs_bar)))
 
@@ -328,13 +328,13 @@ class Execution:
             if (len(free) + 1) * run.nbytes <= AUTOMATIC_BYTES:  # tapes of one kind have equal sizes
                 free.append(run)
 
-    def stored_bytes(self, tiles: int) -> int:
+    def count_stored_bytes(self, tiles: int) -> int:
         """The memory of a gradient that stores everything."""
-        return sum(stage.stored_bytes(tiles) for stage in self.stages if not stage.is_single)
+        return sum(stage.count_stored_bytes(tiles) for stage in self.stages if not stage.is_single)
 
     def can_be_kept(self, samples: int, memory: Memory) -> bool:
         """Whether the memory policy allows storing a whole run with tangents."""
-        return memory == "all" or (memory == "auto" and self.stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
+        return memory == "all" or (memory == "auto" and self.count_stored_bytes(-(-samples // TILE)) <= AUTOMATIC_BYTES)
 
     def _find_memory_split(self, memory: Memory, tiles: int) -> MemorySplit:
         key = tiles, memory

@@ -56,6 +56,6 @@ def _estimate_cost(stages: Sequence[NetStage], limit: int, tiles: int) -> float:
 def _split_shares(stages: Sequence[NetStage], limit: int, tiles: int) -> list[Checkpoints]:
     """Give each stage its minimum, and divide the rest in proportion to the sizes of the tape records."""
     least = [count_least_bytes(stage, tiles) for stage in stages]
-    records = [0 if is_kept(stage, "") else stage.stored_bytes(tiles) for stage in stages]
+    records = [0 if is_kept(stage, "") else stage.count_stored_bytes(tiles) for stage in stages]
     rest = limit - sum(least)
     return [Checkpoints(bytes=a + rest * b // max(1, sum(records))) for a, b in zip(least, records, strict=True)]

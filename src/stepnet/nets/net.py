@@ -234,9 +234,9 @@ class Net:
         memory: Memory | None = None, noise: SampleNoise | None = None,
     ) -> np.ndarray:  # fmt: skip
         """J' H J times a direction of parameters; `hessian(J v)` is H (J v) in the space of outputs, by default J v."""
-        return self.linearised(x, memory=memory, noise=noise).gauss_newton(direction, hessian)
+        return self.linearise(x, memory=memory, noise=noise).gauss_newton(direction, hessian)
 
-    def linearised(self, x: ArrayLike, *, memory: Memory | None = None, noise: SampleNoise | None = None) -> Linearised:
+    def linearise(self, x: ArrayLike, *, memory: Memory | None = None, noise: SampleNoise | None = None) -> Linearised:
         """The outputs linearised at the current parameters; one run serves many derivatives.
 
         The run is stored if `memory` is "all", or "auto" and small enough; otherwise each derivative runs the net
@@ -246,7 +246,7 @@ class Net:
         noise = validate_noise(noise)
         execution, layout = self._execution, self._layout_out
         if execution.can_be_kept(len(flat), memory):
-            outputs, push, pull = execution.linearised(theta, flat, noise)
+            outputs, push, pull = execution.linearise(theta, flat, noise)
         else:
             outputs, zeros = execution.forward(theta, flat, noise), np.zeros_like(flat)
             push = lambda theta_dot: execution.tangent(theta, theta_dot, flat, zeros, noise)[1]
@@ -273,7 +273,7 @@ class Net:
         """A copy of the net in another precision."""
         return Net(self.design, self.theta, dtype=dtype, **self._how)
 
-    def refined(self, factor: int = 2) -> Net:
+    def refine(self, factor: int = 2) -> Net:
         """The same function of depth on `factor` times as many steps."""
         factor, blocks = count("factor", factor), []
         for block in self.design.blocks:
@@ -288,7 +288,7 @@ class Net:
             new = net.weights[name]
             if name.startswith("blocks.") and new.shape != old.shape:
                 i = int(name.split(".")[1])
-                new[...] = self.design.blocks[i].depth.refined(old, blocks[i].depth)  # type: ignore[arg-type] # one kind
+                new[...] = self.design.blocks[i].depth.refine(old, blocks[i].depth)  # type: ignore[arg-type] # one kind
             else:
                 new[...] = old
         return net

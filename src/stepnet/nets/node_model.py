@@ -76,9 +76,9 @@ class NodeModel:
         """As in `Net`."""
         return self.net.roughness()
 
-    def refined(self, factor: int = 2) -> NodeModel:
+    def refine(self, factor: int = 2) -> NodeModel:
         """The same function of depth on `factor` times as many steps."""
-        return NodeModel(self.net.refined(factor), self.inputs)
+        return NodeModel(self.net.refine(factor), self.inputs)
 
     def __call__(self, nodes: ArrayLike) -> np.ndarray:
         """Outputs (nodes, channels) at these nodes."""

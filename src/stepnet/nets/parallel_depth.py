@@ -175,7 +175,7 @@ class _ParallelRun:
         carrier = carrier or execution.map_over
         self.theta_bar, self._batch = np.zeros_like(net.theta), 0
         self.parts: list[_Block | _Chain] = []
-        places = zip(execution.own(net.theta), execution.own(self.theta_bar), strict=True)
+        places = zip(execution.split_parameters(net.theta), execution.split_parameters(self.theta_bar), strict=True)
         for (_, record), stage, (theta, bar) in zip(net.design.stages(), execution.stages, places, strict=True):
             if isinstance(record, Block):
                 self.parts.append(_Block(record, mgrit, carrier, theta, bar))
@@ -305,7 +305,7 @@ class _Window:
 
     def begin(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """A window with the first states mirrored in time, used only for initial guesses."""
-        early = self._early(theta, y)
+        early = self._compute_starting_states(theta, y)
         return np.concatenate([y, *(2 * y - each for each in early[-2::-1])], axis=1)
 
     def state(self, y: np.ndarray) -> np.ndarray:
@@ -316,7 +316,7 @@ class _Window:
 
     def advance(self, theta: np.ndarray, level: int, start: int, stop: int, y: np.ndarray) -> np.ndarray:
         if level == start == 0:
-            start, y = self.started, np.concatenate(self._early(theta, self.state(y)), axis=1)
+            start, y = self.started, np.concatenate(self._compute_starting_states(theta, self.state(y)), axis=1)
         whole = self.whole[level]
         if whole is None:
             return self.starters[level].span(theta, self._split_window(y), start, stop).reshape(y.shape)
@@ -339,14 +339,14 @@ class _Window:
         if level or start:
             return whole.span_pullback(theta, theta_bar, y, bar, start, stop)
         first = self.state(y)
-        window = np.concatenate(self._early(theta, first), axis=1)
+        window = np.concatenate(self._compute_starting_states(theta, first), axis=1)
         bar = whole.span_pullback(theta, theta_bar, window, bar, self.started, stop)
         *later, total = np.split(bar, self.n, axis=1)
         for count, each in zip(range(self.started, 0, -1), later, strict=True):
             total = total + self.starters[0].span_pullback(theta, theta_bar, first, each, 0, count)
         return self.begin_bar(total)
 
-    def _early(self, theta: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    def _compute_starting_states(self, theta: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
         """The states that the starting procedure computes from the first one, the latest first."""
         return [self.starters[0].span(theta, y, 0, count) for count in range(self.started, 0, -1)] + [y]
 

@@ -41,10 +41,10 @@ def _write_splitting(sequence: str, decay: float, is_carried: bool) -> StepProgr
     for i, part in enumerate(sequence):
         fraction = 1.0 / sequence.count(part)
         if part == "A":
-            q, moved = writer.moved(q, [v], [fraction]), moved + fraction
+            q, moved = writer.add_slopes(q, [v], [fraction]), moved + fraction
         elif part == "B":
             slope = ACCELERATION if i == 0 and is_carried else writer.slope(DRIFT, q, moved)
-            v = writer.moved(v, [slope], [fraction])
+            v = writer.add_slopes(v, [slope], [fraction])
         else:
             noise = writer.noise_of(writer.slope(DIFFUSION, POSITION, 0.0), "W", ELEMENTWISE)
             v = writer.sum([(v, exp(-decay), 0), (noise, scale_noise(decay), 0)])

@@ -26,7 +26,7 @@ def build_pair_program(scheme: Any, is_sum: bool = False) -> StepProgram | None:
 
 def _write_coupled(scheme: ImplicitRK) -> StepProgram:
     writer, (A, b, c), (start, *weights) = ProgramWriter(2), scheme.butcher, scheme.estimate
-    new = writer.moved(0, [writer.solve(0, 0, A, c, b)], [1.0])
+    new = writer.add_slopes(0, [writer.solve(0, 0, A, c, b)], [1.0])
     terms = [(writer.solve(0, 0, A, c, weights), 1.0, 1)]
     return writer.program([new, _damp(writer, scheme, start, terms)])
 
@@ -35,10 +35,10 @@ def _write_diagonal(scheme: ImplicitRK) -> StepProgram:
     writer, (A, b, c), (start, *weights) = ProgramWriter(2), scheme.butcher, scheme.estimate
     k: list[int] = []
     for i in range(len(b)):
-        stage = writer.moved(0, k, A[i])
+        stage = writer.add_slopes(0, k, A[i])
         k.append(writer.solve(0, stage, [[A[i, i]]], [c[i]]) if A[i, i] else writer.slope(0, stage, c[i]))
     terms = [(row, w, 1) for row, w in zip(k, weights, strict=True)]
-    return writer.program([writer.moved(0, k, b), _damp(writer, scheme, start, terms)])
+    return writer.program([writer.add_slopes(0, k, b), _damp(writer, scheme, start, terms)])
 
 
 def _damp(writer: ProgramWriter, scheme: ImplicitRK, start: float, terms: list[tuple[int, float, int]]) -> int:
@@ -56,11 +56,11 @@ def _write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
     writer, arrays, form, gamma = ProgramWriter(2), scheme.arrays, scheme.transformed, scheme.gamma
     v: list[int] = []
     for i in range(len(scheme.b)):
-        slope = writer.slope(0, writer.moved(0, v, form.a[i]), arrays.c[i])
+        slope = writer.slope(0, writer.add_slopes(0, v, form.a[i]), arrays.c[i])
         row = writer.sum([(slope, gamma, 0), *((u, gamma * C, 0) for u, C in zip(v, form.C[i], strict=False))])
         v.append(writer.linear_solve(0, 0, row, gamma, gamma * arrays.d[i]))
     estimate = writer.sum([(u, e, 1) for u, e in zip(v, form.e, strict=True)]) if scheme.embedded else 1
-    return writer.program([writer.moved(0, v, form.m), estimate])
+    return writer.program([writer.add_slopes(0, v, form.m), estimate])
 
 
 def _write_additive(scheme: AdditiveRK) -> StepProgram:
@@ -69,10 +69,10 @@ def _write_additive(scheme: AdditiveRK) -> StepProgram:
     f: list[int] = []
     g: list[int] = []
     for i, c in enumerate(implicit.c):
-        own, base = implicit.A[i, i], writer.moved(0, (*f, *g), (*explicit.A[i, :i], *implicit.A[i, :i]))
+        own, base = implicit.A[i, i], writer.add_slopes(0, (*f, *g), (*explicit.A[i, :i], *implicit.A[i, :i]))
         g.append(writer.solve(1, base, [[own]], [c]) if own else writer.slope(1, base, c))
-        f.append(writer.slope(0, writer.moved(base, [g[-1]], [own]), c))
-    new = writer.moved(0, (*f, *g), (*explicit.b, *implicit.b))
+        f.append(writer.slope(0, writer.add_slopes(base, [g[-1]], [own]), c))
+    new = writer.add_slopes(0, (*f, *g), (*explicit.b, *implicit.b))
     if not scheme.embedded:
         return writer.program([new, 1])
     hats = (*scheme.embedded[0].b, *scheme.embedded[1].b)

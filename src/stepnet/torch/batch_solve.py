@@ -19,8 +19,8 @@ from stepnet.engines.torch_engine import (
     TensorProblem,
     as_column,
     break_graph,
+    build_tensor_batch,
     explain,
-    pose_batch,
     run_ensemble,
     split_parts,
     validate_function,
@@ -126,7 +126,7 @@ def solve(
     >>> snt.solve(lambda t, y: -y, torch.ones(3, 1), torch.tensor([0.0, 1.0])).y[:, -1].shape
     torch.Size([3, 1])
     """
-    problem = pose_batch(func, y0)
+    problem = build_tensor_batch(func, y0)
     try:
         return _solve(problem, t, rtol, atol, find_scheme(method), options, event_fn, dense)
     except RuntimeError as error:

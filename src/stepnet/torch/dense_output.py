@@ -12,7 +12,7 @@ from stepnet.engines.torch_engine import (
     AdaptiveSolve,
     EvaluationOptions,
     break_graph,
-    pose_problem,
+    build_tensor_problem,
     read_numbers,
     solve_densely,
 )
@@ -59,7 +59,7 @@ def odeint_dense(
     >>> solution(torch.tensor(0.5))
     tensor([0.6065])
     """
-    scheme, problem = find_scheme(method), pose_problem(func, y0)
+    scheme, problem = find_scheme(method), build_tensor_problem(func, y0)
     options = validate_options(scheme, options)
     if not is_pair(scheme) or is_fixed(scheme, options):
         raise ValueError(f"`method` must be a pair, which chooses its steps, found {scheme.name}")

@@ -19,11 +19,11 @@ from stepnet.engines.torch_engine import (
     TensorPlan,
     TensorProblem,
     break_graph,
+    build_tensor_problem,
     disable_autocast_cache,
     explain,
     is_one_node,
     is_readable,
-    pose_problem,
     read_states_at,
     require_finite,
     run,
@@ -188,7 +188,7 @@ def _solve_in_memory(
         with disable_autocast_cache(parts[0].device.type):
             return solve_with_adjoint_equation(func, y0, t, asked, forward, _choose_backward(func, *back))
     if memory == "reversible":
-        scheme, problem = find_scheme(arguments[2]), pose_problem(func, y0)
+        scheme, problem = find_scheme(arguments[2]), build_tensor_problem(func, y0)
         _require_match(problem, scheme)
         require_undoable(has_inverse(scheme, problem.field.form), scheme.name)
     solver = CheckpointedSolver(parameters, memory, modules, given is not None)
@@ -228,7 +228,7 @@ def _integrate_here(
 ) -> Any:  # fmt: skip
     if event_fn is not None and not callable(event_fn):
         raise TypeError(f"`event_fn` must be a function (t, y), found {type(event_fn).__name__}")
-    problem = pose_problem(func, y0)
+    problem = build_tensor_problem(func, y0)
     try:
         return _integrate_differentiably(func, problem, t, rtol, atol, method, options, event_fn, solver)
     except RuntimeError as error:

@@ -57,8 +57,8 @@ class Part:
     def __init__(self, model: Model, indices: np.ndarray):
         self._model = having("theta", "put", "gradient", what="a model")("model", model)
         self._indices = validate_indices("indices", indices, np.size(model.theta))
-        if hasattr(model, "linearised"):
-            self.linearised = self._linearise
+        if hasattr(model, "linearise"):
+            self.linearise = self._linearise
 
     @property
     def theta(self) -> np.ndarray:
@@ -86,7 +86,7 @@ class Part:
         return self._model.gauss_newton(x, self._extend_direction(v), hessian, **_pass_on(noise))[self._indices]
 
     def _linearise(self, x: np.ndarray, *, noise: SampleNoise | None = None) -> Linearised:
-        near = self._model.linearised(x, **_pass_on(noise))
+        near = self._model.linearise(x, **_pass_on(noise))
         return Linearised(
             self._indices.size, near.outputs, lambda v: near.tangent(self._extend_direction(v)),
             lambda u: near.pullback(u)[self._indices],
@@ -211,7 +211,7 @@ def multilevel(
 ) -> tuple[Any, list[Minimum]]:
     """Train a net with few steps, then the same function of depth with twice as many, and so on.
 
-    A level starts from the weights of the previous one: `model.refined()` keeps them as functions of depth and halves
+    A level starts from the weights of the previous one: `model.refine()` keeps them as functions of depth and halves
     the steps.  Its first value is that of the last level only in the limit of short steps; where steps are long, the
     objective can jump, and the roughness of weights that are constant on each step doubles.  Haber & Ruthotto (2017);
     Chang et al. (2018), arXiv:1710.10348.  An interruption carries the minimum of its level, and the model as `.model`.
@@ -240,7 +240,7 @@ def multilevel(
     minima: list[Minimum] = []
     for level in range(validate_count("levels", levels, 1, MOST_LEVELS, "each level doubles the steps")):
         if level:
-            objective = replace(objective, model=objective.model.refined())  # type: ignore[attr-defined]
+            objective = replace(objective, model=objective.model.refine())  # type: ignore[attr-defined]
         try:
             minima.append(minimise(objective, data, method, progress=progress))
         except TrainingInterrupted as interrupted:

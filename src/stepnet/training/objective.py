@@ -27,7 +27,7 @@ class Model(Protocol):
     `gradient(x, loss)` calls `loss(outputs)`, which returns a value and its gradient with respect to the outputs, and
     returns a record with `value`, `theta` (the gradient with respect to the parameters) and `outputs`.
     `gauss_newton(x, v, hessian)`, needed only by the method of that name, returns J' hessian(J v), with J the
-    derivative of the outputs with respect to the parameters.  If a model has `linearised(x)`, like `Net`, it is used
+    derivative of the outputs with respect to the parameters.  If a model has `linearise(x)`, like `Net`, it is used
     once per step instead; if it has `parameter_gradient(x, loss)`, it is used for gradients without that of the inputs.
     If its `has_noise` is true, as for a `Net` with diffusion, all of these are called with `noise=SampleNoise(...)`.
     """
@@ -217,11 +217,11 @@ class Objective:
     def expansion(self, theta: np.ndarray, data: Data) -> Expansion:
         """Value, gradient, and products with J' H J, the Gauss-Newton part of the Hessian; penalties are exact.
 
-        Gradient and products are computed on demand, from one run if the model has `linearised`.
+        Gradient and products are computed on demand, from one run if the model has `linearise`.
         """
         self.model.put(theta)
         data, drawn = self._draw(data)
-        near = self.model.linearised(data.x, **drawn) if hasattr(self.model, "linearised") else None
+        near = self.model.linearise(data.x, **drawn) if hasattr(self.model, "linearise") else None
         outputs = self.model(data.x, **drawn) if near is None else near.outputs
         local, own = self.loss.at(outputs, data.y, data.weights), self._expand_penalties(theta)
         value, extra = self._regularise(data)

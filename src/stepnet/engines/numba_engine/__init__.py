@@ -170,7 +170,7 @@ def run(problem: Problem, scheme, plan: Plan) -> Outcome:
     is_interrupted = outcome.status is Status.INTERRUPTED
     if job.inner is None or plan.saving.at is None or hermite_output.is_moving(plan) or is_interrupted:
         return outcome
-    return hermite_output.insert_wanted_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
+    return hermite_output.insert_save_times(outcome, run(problem, scheme, Plan(plan.stepping, plan.saving)), problem)
 
 
 def _run_stochastic(problem: Any, scheme: Any, plan: Plan) -> Outcome:

@@ -44,9 +44,9 @@ from stepnet.engines.torch_engine.rhs.tensor_fields import (
 )
 from stepnet.engines.torch_engine.rhs.tensor_problems import (
     TensorProblem,
+    build_tensor_batch,
+    build_tensor_problem,
     explain,
-    pose_batch,
-    pose_problem,
     require_finite,
     split_parts,
 )
@@ -67,8 +67,8 @@ __all__ = [
     # the contract
     "build_stage", "linearise", "run", "run_ensemble",
     # problems: fields and states, and the forms in which users pass them
-    "Partitioned", "SecondOrder", "SingleField", "Split", "TensorProblem", "explain", "pose_batch", "pose_problem",
-    "recognised", "require_finite", "split_parts", "validate_function",
+    "Partitioned", "SecondOrder", "SingleField", "Split", "TensorProblem", "build_tensor_batch",
+    "build_tensor_problem", "explain", "recognised", "require_finite", "split_parts", "validate_function",
     # plans of one run: save times, step control, evaluation options, differentiation
     "MAX_STEPS", "AdaptiveSolve", "CheckpointedSolver", "ControlSettings", "EvaluationOptions", "Solver", "TensorPlan",
     "Watch", "error_power", "find_compiled_scheme", "is_readable", "read_numbers", "read_states_at", "solve_densely",

@@ -44,7 +44,7 @@ class Lyapunov:
     transient: float = 0.0
 
     @check(chunk=having("options", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         times, n_counted, options = self._pieces(chunk)
         problem, rows, parts = _add_tangents(chunk)
         growth, alive = np.zeros(chunk.count), np.arange(chunk.count)

@@ -58,13 +58,13 @@ class Mean:
     """
 
     @check(chunk=having("solution", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         y = chunk.solution.y[chunk.solution.success]
         mean = y.mean(axis=0) if len(y) else np.zeros(y.shape[1:], y.dtype)
         return {"count": np.array(len(y)), "mean": mean, "squares": (np.abs(y - mean) ** 2).sum(axis=0)}
 
     @check(one=arrays(*PARTS), other=arrays(*PARTS))
-    def merged(self, one: Arrays, other: Arrays) -> Arrays:
+    def merge(self, one: Arrays, other: Arrays) -> Arrays:
         count = one["count"] + other["count"]
         part = other["count"] / max(count, 1)
         shift = other["mean"] - one["mean"]

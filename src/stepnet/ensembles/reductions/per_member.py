@@ -62,7 +62,7 @@ class States:
     """
 
     @check(chunk=having("solution", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         found = chunk.solution
         return {"y": found.y, "t_end": found.t_end, "status": chunk.statuses, "steps": found.accepted + found.rejected}
 
@@ -93,7 +93,7 @@ class Rows:
     function: Callable[..., Any]
 
     @check(chunk=having("solution", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         rows = np.asarray(self.function(chunk.solution))
         if rows.ndim == 0 or len(rows) != chunk.count:
             raise ValueError(
@@ -146,7 +146,7 @@ class Basins:
         object.__setattr__(self, "attractors", attractors)
 
     @check(chunk=having("solution", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         ends = chunk.solution.y_end.reshape(chunk.count, -1)
         n, width = ends.shape[1], self.attractors.shape[1]
         entries = range(n) if self.entries is None else self.entries
@@ -200,7 +200,7 @@ class EscapeTimes:
             raise ValueError("give either `radius` or `condition`")
 
     @check(chunk=having("solution", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         if chunk.options.get("save_at") is None:
             raise ValueError("`EscapeTimes` tests members at the times of `save_at`, but there is none; give `save_at`")
         found = chunk.solution

@@ -84,14 +84,14 @@ class Quantiles:
         object.__setattr__(self, "levels", tuple(levels.tolist()))
 
     @check(chunk=having("solution", what="a Chunk"))
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         y = chunk.solution.y[chunk.solution.success]
         if y.dtype.kind == "c":
             raise TypeError("`Quantiles` need real states, found complex ones")
         return self._pack([y.reshape(len(y), prod(y.shape[1:]))], np.zeros(2, np.int64), y.shape[1:])
 
     @check(one=arrays(*PARTS), other=arrays(*PARTS))
-    def merged(self, one: Arrays, other: Arrays) -> Arrays:
+    def merge(self, one: Arrays, other: Arrays) -> Arrays:
         rows = zip(*(_longer(part, max(_height(one), _height(other))) for part in (one, other)), strict=True)
         groups = [np.concatenate(both) for both in rows]
         return self._pack(groups, one["shifts"] + other["shifts"], one["shape"])

@@ -23,7 +23,7 @@ class OverPaths:
 
     inner: Reduction
 
-    def of_chunk(self, chunk: Chunk) -> Arrays:
+    def reduce_chunk(self, chunk: Chunk) -> Arrays:
         """The results for each member of a chunk, whose options name the number of paths."""
         return reduce_paths(chunk, {ONLY: self})[0][ONLY]
 
@@ -67,9 +67,9 @@ def _reduce_member(chunk: Chunk, i: int, reductions: dict[str, Reduction]) -> tu
         rows = {name: np.repeat(values[i : i + 1], len(paths), axis=0) for name, values in chunk.rows.items()}
         block = Chunk(chunk.problem, chunk.scheme, rows, {**chunk.options, "paths": paths})
         for name, reduction in reductions.items():
-            part = reduction.of_chunk(block)
+            part = reduction.reduce_chunk(block)
             if isinstance(reduction, Mergeable) and wholes[name]:
-                wholes[name] = [reduction.merged(wholes[name][0], part)]
+                wholes[name] = [reduction.merge(wholes[name][0], part)]
             else:
                 wholes[name].append(part)
         counts += np.bincount(block.statuses, minlength=len(STATUSES))

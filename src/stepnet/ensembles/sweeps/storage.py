@@ -56,7 +56,7 @@ class MemoryStorage:
         self._next = 0
         self.finished: set[int] = set()
 
-    def opened(self) -> nullcontext[None]:
+    def lock(self) -> nullcontext[None]:
         """Nothing to lock."""
         return nullcontext()
 
@@ -73,7 +73,7 @@ class MemoryStorage:
         while self._next in self._ahead:
             for name, arrays in self._ahead.pop(self._next).items():
                 whole = self._wholes[name]
-                self._wholes[name] = self._reductions[name].merged(whole, arrays) if whole else arrays
+                self._wholes[name] = self._reductions[name].merge(whole, arrays) if whole else arrays
             self._next += 1
 
     def results(self) -> tuple[dict[str, Any], np.ndarray]:
@@ -94,7 +94,7 @@ class FolderStorage:
             raise ValueError(f"`path` must be a new or empty folder, or that of an earlier sweep, found {path}")
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the folder, and refuse one with other contents or damaged chunks."""
         with hold_lock(self.path):
             self._check()
@@ -132,7 +132,7 @@ class FolderStorage:
         first, layout = next(parts)
         wholes: dict[str, Arrays] = {}
         for name, key, *kind in layout:
-            wholes.setdefault(name, {})[key] = self._large.opened(name, key, kind)
+            wholes.setdefault(name, {})[key] = self._large.open_zarr_array(name, key, kind)
         whole = MemoryStorage(self._grid, self._boxes, self._reductions, wholes)
         for number, (part, other) in enumerate(chain([(first, layout)], parts)):
             with report_damage(self._file(number), "a chunk of this sweep", ANEW):
@@ -211,7 +211,7 @@ class LargeArrays:
             self._sync(folder, box)
         return [name, key, *kind]
 
-    def opened(self, name: str, key: str, kind: list[Any]) -> Any:
+    def open_zarr_array(self, name: str, key: str, kind: list[Any]) -> Any:
         """The whole array, if it is complete."""
         if not all(isinstance(part, str) and Path(part).name == part for part in (name, key)):
             raise DamagedFile(f"{str(self._path)!r} has no array called {name!r:.60}, {key!r:.60}")

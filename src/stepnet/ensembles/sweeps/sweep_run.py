@@ -107,7 +107,7 @@ class SweepTask(NamedTuple):
             return {**own, COUNTS: {"fates": counts}}
         if isinstance(self.problem, (SDE, Langevin)):  # the same path for all members, in any chunk
             chunk.options = {**self.options, "paths": np.full(chunk.count, self.problem.path)}
-        found = {name: reduction.of_chunk(chunk) for name, reduction in self.reductions.items()}
+        found = {name: reduction.reduce_chunk(chunk) for name, reduction in self.reductions.items()}
         return {**found, COUNTS: {"fates": np.bincount(chunk.statuses, minlength=len(STATUSES))}}
 
 
@@ -179,7 +179,7 @@ def sweep(
     work = SweepTask(problem, scheme, axes, reductions, {**options, "workers": 1 if client is not None else workers})
     boxes = list(axes.boxes(size))
     storage = _open_storage(path, work, boxes, options, size)
-    with storage.opened():
+    with storage.lock():
         _complete(storage, work, boxes, client, progress)
         results, counts = storage.results()
     statuses = {status: int(count) for status, count in zip(STATUSES, counts, strict=True) if count}
@@ -227,7 +227,7 @@ def _validate_reductions(reduce: Any) -> dict[str, Reduction]:
     chosen = reduce if isinstance(reduce, Mapping) else {ONLY: States() if reduce is None else reduce}
     for name, reduction in chosen.items():
         if isinstance(reduction, type) or not all(
-            callable(getattr(reduction, verb, None)) for verb in ("of_chunk", "result")
+            callable(getattr(reduction, verb, None)) for verb in ("reduce_chunk", "result")
         ):
             raise TypeError(
                 f"`reduce` must be a reduction such as `stepnet.ensembles.reductions.Mean()`, or several by name; "

@@ -227,9 +227,9 @@ def is_a_stable(scheme: Any) -> bool:
     P, Q = stability_function(scheme)
     if P.degree() > Q.degree():
         return False
-    axis = _squared_on_axis(Q) - _squared_on_axis(P)  # |Q(iy)|^2 - |P(iy)|^2 as a polynomial in y^2
+    axis = _square_on_axis(Q) - _square_on_axis(P)  # |Q(iy)|^2 - |P(iy)|^2 as a polynomial in y^2
     y2 = np.concatenate((np.linspace(0, 100, 2001), np.logspace(2, 8, 200)))
-    size = np.maximum(np.abs(_squared_on_axis(Q)(y2)), 1.0)
+    size = np.maximum(np.abs(_square_on_axis(Q)(y2)), 1.0)
     return bool(np.all(Q.roots().real > 0) and np.all(axis(y2) >= -1e-10 * size))
 
 
@@ -262,7 +262,7 @@ def _trim(polynomial: Polynomial) -> Polynomial:
     return polynomial.trim(1e-10)
 
 
-def _squared_on_axis(P: Polynomial) -> Polynomial:
+def _square_on_axis(P: Polynomial) -> Polynomial:
     """|P(iy)|^2 as a polynomial in y^2."""
     even = Polynomial([c * (-1) ** k for k, c in enumerate(P.coef[0::2])])
     odd = Polynomial([c * (-1) ** k for k, c in enumerate(P.coef[1::2])] or [0.0])
@@ -272,7 +272,7 @@ def _squared_on_axis(P: Polynomial) -> Polynomial:
 def _growth_on_imaginary_axis(scheme: Any) -> float:
     """Sign of |R(iy)| - 1 for small y: the first coefficient of |P|^2 - |Q|^2 that is not rounding."""
     P, Q = stability_function(scheme)
-    coefficients = np.asarray((_squared_on_axis(P) - _squared_on_axis(Q)).coef, dtype=float)
+    coefficients = np.asarray((_square_on_axis(P) - _square_on_axis(Q)).coef, dtype=float)
     return next((float(np.sign(c)) for c in coefficients if abs(c) > ROUNDING), 0.0)
 
 
@@ -352,7 +352,7 @@ def _polish_exit(scheme: Any, direction: complex, x: float) -> float:
     """Newton's method on |P|^2 - |Q|^2, as the slack of the search moves the exit where |R| grows slowly."""
     P, Q = stability_function(scheme)
     if direction == 1j:
-        squares, variable = _squared_on_axis(P) - _squared_on_axis(Q), Polynomial([0.0, 0.0, 1.0])
+        squares, variable = _square_on_axis(P) - _square_on_axis(Q), Polynomial([0.0, 0.0, 1.0])
     else:
         squares, variable = P * P - Q * Q, Polynomial([0.0, -1.0])
     g = squares(variable)

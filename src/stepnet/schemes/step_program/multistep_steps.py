@@ -48,7 +48,7 @@ def write_semi_implicit(scheme: SemiImplicitBDF) -> SchemeProgram:
     f = [step.slope(0, 0, 0.0), *range(k, 2 * k - 1)]
     terms = [(row, a, 0) for row, a in enumerate(scheme.alpha)]
     base = step.sum([*terms, *((row, b, 1) for row, b in zip(f, scheme.beta, strict=True))])
-    new = step.moved(base, [step.solve(1, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
+    new = step.add_slopes(base, [step.solve(1, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
     begun, moved = opening.program([*states, *slopes], k - 1), step.program([new, *range(k - 1), *f[: k - 1]])
     return SchemeProgram(begun, moved, (0,))
 
@@ -61,7 +61,7 @@ def write_fixed_bdf(scheme: FixedBDF) -> SchemeProgram:
         states.insert(0, opening.runge_kutta_step(scheme.starter.butcher, states[0], clock=j, step=j))
     step = ProgramWriter(k)
     base = step.sum((row, a, 0) for row, a in enumerate(scheme.alpha))
-    new = step.moved(base, [step.solve(0, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
+    new = step.add_slopes(base, [step.solve(0, base, [[scheme.gamma]], [1.0])], [scheme.gamma])
     return SchemeProgram(opening.program(states, k - 1), step.program([new, *range(k - 1)]), (0,))
 
 
@@ -97,13 +97,13 @@ def _write_long_midpoint(factor: int) -> StepProgram:
     in both.
     """
     step, apart = ProgramWriter(2), 1 / factor
-    z = step.moved(1, [step.slope(0, 0, 0.0)], [0.5 + apart])
-    x = step.moved(0, [step.slope(0, z, 0.5)], [1.0])
+    z = step.add_slopes(1, [step.slope(0, 0, 0.0)], [0.5 + apart])
+    x = step.add_slopes(0, [step.slope(0, z, 0.5)], [1.0])
     slope = step.slope(0, x, 1.0)
     if factor % 2 == 0:
-        return step.program([x, step.moved(z, [slope], [0.5 - apart])])
-    z = step.moved(z, [slope], [0.5])
-    return step.program([z, step.moved(x, [step.slope(0, z, 1.0)], [-apart])])
+        return step.program([x, step.add_slopes(z, [slope], [0.5 - apart])])
+    z = step.add_slopes(z, [slope], [0.5])
+    return step.program([z, step.add_slopes(x, [step.slope(0, z, 1.0)], [-apart])])
 
 
 def _write_long_leapfrog(apart: float) -> StepProgram:
@@ -111,12 +111,12 @@ def _write_long_leapfrog(apart: float) -> StepProgram:
     step = ProgramWriter(4)
     slope = step.slope(1, 0, 0.0)
     half = step.sum([(0, 1 / apart, -1), (2, -1 / apart, -1), (slope, 0.5 * (apart + 1), 1)])
-    q = step.moved(0, [half], [1.0])
+    q = step.add_slopes(0, [half], [1.0])
     slope = step.slope(1, q, 1.0)
-    v = step.moved(half, [slope], [0.5])
+    v = step.add_slopes(half, [slope], [0.5])
     old = step.sum([(q, 1.0, 0), (v, -apart, 1), (slope, 0.5 * apart**2, 2)])
     slopes = [slope, step.slope(1, old, 1.0 - apart)]
-    return step.program([q, v, old, step.moved(v, slopes, [-0.5 * apart] * 2)])
+    return step.program([q, v, old, step.add_slopes(v, slopes, [-0.5 * apart] * 2)])
 
 
 def _write_multistep_step(scheme: Multistep, n_states: int, n_velocities: int) -> StepProgram:

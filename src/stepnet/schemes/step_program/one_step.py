@@ -21,7 +21,9 @@ def write_runge_kutta(table: Butcher) -> StepProgram:
 def write_pair(scheme: PartitionedRK) -> StepProgram:
     """All stages of (q, p) together, on one row."""
     writer = ProgramWriter(1)
-    return writer.program([writer.moved(0, [writer.solve(0, 0, scheme.A, scheme.c, scheme.b, scheme.A_hat)], [1.0])])
+    return writer.program(
+        [writer.add_slopes(0, [writer.solve(0, 0, scheme.A, scheme.c, scheme.b, scheme.A_hat)], [1.0])]
+    )
 
 
 def write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
@@ -29,10 +31,10 @@ def write_rosenbrock(scheme: Rosenbrock) -> StepProgram:
     writer, arrays, form, gamma = ProgramWriter(1), scheme.arrays, scheme.transformed, scheme.gamma
     v: list[int] = []
     for i in range(len(scheme.b)):
-        slope = writer.slope(0, writer.moved(0, v, form.a[i]), arrays.c[i])
+        slope = writer.slope(0, writer.add_slopes(0, v, form.a[i]), arrays.c[i])
         row = writer.sum([(slope, gamma, 0), *((u, gamma * C, 0) for u, C in zip(v, form.C[i], strict=False))])
         v.append(writer.linear_solve(0, 0, row, gamma, gamma * arrays.d[i]))
-    return writer.program([writer.moved(0, v, form.m)])
+    return writer.program([writer.add_slopes(0, v, form.m)])
 
 
 def write_additive(scheme: AdditiveRK) -> StepProgram:
@@ -47,12 +49,12 @@ def write_additive_step(writer: ProgramWriter, scheme: AdditiveRK, row: int, clo
     g: list[int] = []
 
     def move(to_f: Any, to_g: Any) -> int:
-        return writer.moved(row, (*f, *g), (*to_f[: len(f)], *to_g[: len(g)]))
+        return writer.add_slopes(row, (*f, *g), (*to_f[: len(f)], *to_g[: len(g)]))
 
     for i, c in enumerate(clock + implicit.c):
         own, base = implicit.A[i, i], move(explicit.A[i], implicit.A[i])
         g.append(writer.solve(1, base, [[own]], [c]) if own else writer.slope(1, base, c))
-        stage = writer.moved(base, [g[-1]], [own])
+        stage = writer.add_slopes(base, [g[-1]], [own])
         f.append(writer.slope(0, stage, c))
     return move(explicit.b, implicit.b)
 
@@ -69,7 +71,7 @@ def write_exponential(scheme: ExponentialRK) -> StepProgram:
             if terms:
                 alike.setdefault(terms, []).append(slope)
         sums = ((writer.sum([(row, 1.0, 0) for row in rows]), terms) for terms, rows in alike.items())
-        return writer.moved(start, [writer.phi(row, terms) for row, terms in sums], [1.0] * len(alike))
+        return writer.add_slopes(start, [writer.phi(row, terms) for row, terms in sums], [1.0] * len(alike))
 
     for c, coefficients in zip(scheme.c, scheme.A, strict=True):
         k.append(writer.slope(0, advance(c, coefficients), c))

@@ -60,7 +60,7 @@ class ProgramWriter:
         kept = tuple(Term(row, float(weight), power) for row, weight, power in terms if weight != 0)
         return kept[0].row if len(kept) == 1 and kept[0][1:] == (1.0, 0) else self._row(Sum(kept))
 
-    def moved(self, row: int, slopes: Iterable[int], weights: Iterable[float]) -> int:
+    def add_slopes(self, row: int, slopes: Iterable[int], weights: Iterable[float]) -> int:
         """row + h sum_j weights_j slopes_j."""
         return self.sum([(row, 1.0, 0), *((k, w, 1) for k, w in zip(slopes, weights, strict=False))])
 
@@ -76,7 +76,7 @@ class ProgramWriter:
         """The row of a column of a diffusion times one number of a random variable."""
         return self._row(Product(diffusion, self._row(noise), COLUMN, column, entry))
 
-    def tamed(self, row: int) -> int:
+    def tame(self, row: int) -> int:
         """The row of row / (1 + h |row|)."""
         return self._row(Tamed(row))
 
@@ -86,14 +86,17 @@ class ProgramWriter:
         """One step of the given length (in units of h); stages that nothing depends on are omitted."""
         if np.triu(table.A, 1).any():
             A, c = length * table.A, clock + length * table.c
-            return self.moved(row, [self.solve(part, row, A, c, length * table.b, step=step)], [1.0])
+            return self.add_slopes(row, [self.solve(part, row, A, c, length * table.b, step=step)], [1.0])
         needed = _find_needed_stages(table)
         k: dict[int, int] = {}
         for i in needed:
-            stage, c = self.moved(row, k.values(), (length * table.A[i, j] for j in k)), clock + table.c[i] * length
+            stage, c = (
+                self.add_slopes(row, k.values(), (length * table.A[i, j] for j in k)),
+                clock + table.c[i] * length,
+            )
             own = length * table.A[i, i]
             k[i] = self.solve(part, stage, [[own]], [c], step=step) if own else self.slope(part, stage, c, step)
-        return self.moved(row, k.values(), (length * table.b[i] for i in k))
+        return self.add_slopes(row, k.values(), (length * table.b[i] for i in k))
 
     def program(self, outputs: Iterable[int], steps: int = 1) -> StepProgram:
         return StepProgram(self.n_rows, tuple(self.operations), tuple(outputs), steps)

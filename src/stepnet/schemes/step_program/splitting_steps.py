@@ -48,12 +48,12 @@ def write_drifts_and_kicks(scheme: Splitting, is_second_order: bool, can_carry: 
     for i, (part, fraction) in enumerate(flows):
         slope = 2 if i == 0 and is_carried else slope_of(step, part, rows, clocks)
         done.append((part, fraction, tuple(clocks)))
-        rows[part] = step.moved(rows[part], [slope], [fraction])
+        rows[part] = step.add_slopes(rows[part], [slope], [fraction])
         clocks[part] += fraction
     undone = [0, 1]
     for i, (part, fraction, before) in enumerate(reversed(done)):
         slope = 2 if i == 0 and is_carried else slope_of(back, part, undone, before)
-        undone[part] = back.moved(undone[part], [slope], [-fraction])
+        undone[part] = back.add_slopes(undone[part], [slope], [-fraction])
     return SchemeProgram(
         opening.program(with_slope(opening, [0, 1], (0.0, 0.0)), 0),
         step.program(with_slope(step, rows, clocks)),
@@ -76,7 +76,7 @@ def write_kick_drift_kick(writer: ProgramWriter, scheme: Splitting, q: int, v: i
     moved = float(clock)
     for part, fraction in scheme.sequence():
         if part == 0:
-            q, moved = writer.moved(q, [v], [fraction]), moved + fraction
+            q, moved = writer.add_slopes(q, [v], [fraction]), moved + fraction
         else:
-            v = writer.moved(v, [writer.slope(1, q, moved, int(moved))], [fraction])
+            v = writer.add_slopes(v, [writer.slope(1, q, moved, int(moved))], [fraction])
     return q, v

@@ -144,7 +144,7 @@ def _write_tamed_euler(kind: str) -> StepProgram:
     writer = ProgramWriter(1)
     noise = writer.noise_of(writer.slope(DIFFUSION, 0, 0.0), "W", kind)
     return writer.program(
-        [writer.sum([(0, 1.0, 0), (noise, 1.0, 0), (writer.tamed(writer.slope(DRIFT, 0, 0.0)), 1.0, 1)])]
+        [writer.sum([(0, 1.0, 0), (noise, 1.0, 0), (writer.tame(writer.slope(DRIFT, 0, 0.0)), 1.0, 1)])]
     )
 
 

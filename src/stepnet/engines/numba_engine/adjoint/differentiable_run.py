@@ -20,7 +20,7 @@ from stepnet.engines.numba_engine.adjoint.step_sweeps import (
 from stepnet.engines.numba_engine.derivatives.augmented_problems import lift_parts
 from stepnet.engines.numba_engine.derivatives.pullbacks import build_parts, build_stochastic_parts
 from stepnet.engines.numba_engine.random.step_noise import PathNoise
-from stepnet.engines.numba_engine.rhs.problem_parts import find_consistent_problem, pose_part
+from stepnet.engines.numba_engine.rhs.problem_parts import build_part_problem, find_consistent_problem
 from stepnet.engines.numba_engine.rhs.stochastic_parts import build_stochastic_fields, find_stochastic_program
 from stepnet.errors import NoDerivative
 from stepnet.problem import ODE, Problem, ProblemForm, Split, StochasticProblem
@@ -74,7 +74,7 @@ class DifferentiableRun:
         may_loop = goes_along_axes or not needs_second_derivatives(scheme)
         linear = problem.parts[1] if isinstance(problem, Split) and needs_linear_part(scheme) else None
         if linear is not None:
-            self.parts = build_parts(pose_part(problem, 0), True, differences, may_loop)  # type: ignore[arg-type]
+            self.parts = build_parts(build_part_problem(problem, 0), True, differences, may_loop)  # type: ignore[arg-type]
         else:
             self.parts = build_parts(problem, not is_parted, differences, may_loop)
         is_sum, is_second = problem.form is ProblemForm.SUM, problem.form is ProblemForm.SECOND
@@ -171,7 +171,7 @@ class DifferentiableRun:
     def close(self, initial: np.ndarray, bar: np.ndarray, sums: GradientSums) -> np.ndarray:
         """The gradient with respect to the flat initial state, from that with respect to the state at `begin`."""
         self._opening.backward(self.spread(initial).reshape(1, -1), 0, 1, bar, sums)
-        return self.own(bar)
+        return self.extract_state(bar)
 
     def forward(self, state: np.ndarray, first: int, count: int, states: np.ndarray | None = None) -> None:
         """Advance a state over steps; the states before each of them go to the rows of `states`."""
@@ -212,7 +212,7 @@ class DifferentiableRun:
         rows[self._own_rows] = flat.reshape(-1, self.n)
         return rows
 
-    def own(self, state: np.ndarray) -> np.ndarray:
+    def extract_state(self, state: np.ndarray) -> np.ndarray:
         """The flat state of the problem, from a state of the run."""
         return state[self._own_rows].ravel()
 
@@ -220,12 +220,12 @@ class DifferentiableRun:
         """One unit gradient (rows, n) for every entry of a state."""
         return np.eye(self.width).reshape(self.width, self.scheme_program.step.n_rows, self.n)
 
-    def own_places(self) -> np.ndarray:
+    def list_state_places(self) -> np.ndarray:
         """The indices of the problem's flat state among the entries of a state."""
-        return self.own(np.arange(self.width).reshape(self.scheme_program.step.n_rows, self.n))
+        return self.extract_state(np.arange(self.width).reshape(self.scheme_program.step.n_rows, self.n))
 
-    def own_states(self, states: np.ndarray) -> np.ndarray:
-        """As `own`, for stored states (steps, width)."""
+    def extract_states(self, states: np.ndarray) -> np.ndarray:
+        """As `extract_state`, for stored states (steps, width)."""
         return states.reshape(len(states), -1, self.n)[:, self._own_rows].reshape(len(states), -1)
 
 

@@ -264,7 +264,7 @@ class _Registers:
         lane0 = self.builder.insert_element(blank, scalar, I32(0))
         return self.builder.shuffle_vector(lane0, blank, ir.Constant(ir.VectorType(I32, self.width), [0] * self.width))
 
-    def fused(self, x, y, z):
+    def fuse(self, x, y, z):
         return self.builder.fadd(self.builder.fmul(x, y, flags=CONTRACT), z, flags=CONTRACT)
 
 
@@ -291,9 +291,9 @@ def combine(typing_context, work, out, base, h, weights, i, first, count):
             with cgutils.for_range_slice(builder, I64(0), weight_bytes, I64(r.size), intp=I64) as (j, _):
                 weight = r.spread(r.load(builder.add(weight_row, j), r.real))
                 address = builder.load(column)
-                builder.store(r.fused(weight, r.load(address), builder.load(total)), total)
+                builder.store(r.fuse(weight, r.load(address), builder.load(total)), total)
                 builder.store(builder.add(address, r.row_bytes), column)
-            result = r.fused(step, builder.load(total), r.load(builder.add(base_row, offset)))
+            result = r.fuse(step, builder.load(total), r.load(builder.add(base_row, offset)))
             r.store(result, builder.add(out_row, offset))
         return context.get_dummy_value()
 
@@ -320,7 +320,7 @@ def accumulate(typing_context, work, out, base, weights, rows, first, last):
                 w = r.spread(r.load(builder.add(weight, place), r.real))
                 number = r.load(builder.add(row, place), I64)
                 term = r.load(builder.add(start, builder.mul(number, r.row_bytes)))
-                builder.store(r.fused(w, term, builder.load(total)), total)
+                builder.store(r.fuse(w, term, builder.load(total)), total)
             r.store(builder.load(total), builder.add(out_row, offset))
         return context.get_dummy_value()
 

@@ -318,7 +318,7 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
         products = push.columns(t, y, seeds)
         return rows, columns, products[rows, pattern.colours[columns]]
 
-    def checked_entries(t, y):
+    def check_entries(t, y):
         products = push.columns(t, y, np.column_stack((seeds, w)))
         values = products[rows, pattern.colours[columns]]
         terms = values * w[columns]
@@ -331,7 +331,7 @@ def _make_entries(push: Pushforward, shape: tuple[int, int], pattern: Pattern) -
         fresh = search_by_nan(push, shape, t, y) if push.rung == "dual" else csr_array(np.ones(shape, bool))
         return _make_entries(push, shape, Pattern(fresh, "exact", *colour_columns(fresh)))(t, y)
 
-    return exact_entries if pattern.source == "exact" else checked_entries
+    return exact_entries if pattern.source == "exact" else check_entries
 
 
 # ---- user-supplied derivatives -----------------------------------------------------------------------------------

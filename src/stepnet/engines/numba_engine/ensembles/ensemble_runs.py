@@ -269,7 +269,7 @@ class _LockstepProblem(NamedTuple):
         rows = range(program.n_rows)
         return self.address(program, "steps", partial(write_steps, program, rows, self.n, is_wide=True))
 
-    def even(self, after: np.ndarray) -> LockstepSteps:
+    def step_evenly(self, after: np.ndarray) -> LockstepSteps:
         opening, step = self.scheme_program.opening, self.scheme_program.step
         addresses = self.steps(opening), self.steps(step)
         return LockstepSteps(*addresses, opening.steps, self.n_steps, after, np.array(self.scheme_program.state))
@@ -298,7 +298,7 @@ def _run_lockstep(problem: Problem, scheme, plan: Plan, members: Members, ends: 
     """Equal steps, as many in every lane; members that become non-finite run again alone, to locate the failure."""
     marching = _prepare_lockstep(problem, scheme, cast(FixedSteps, plan.stepping))
     scheme_program, n_steps = marching.scheme_program, marching.n_steps
-    even = marching.even(_find_wanted_steps(members, n_steps, has_history(scheme)))
+    even = marching.step_evenly(_find_wanted_steps(members, n_steps, has_history(scheme)))
     starts = _collect_starts(plan, members)
     ends.accepted[:], ends.t[:], ends.saved[:] = n_steps, members.t_span[:, 1], len(even.after)
     ends.evaluations[:] = scheme_program.opening.n_slopes + scheme_program.step.n_slopes * (
@@ -328,7 +328,7 @@ def pull_back_members(
 ):
     """Gradients of equal steps in lanes with respect to initial states and parameters, from those of the end states."""
     marching = _prepare_lockstep(problem, scheme, stepping)
-    scheme_program, even, n = marching.scheme_program, marching.even(np.zeros((0, 2))), marching.n
+    scheme_program, even, n = marching.scheme_program, marching.step_evenly(np.zeros((0, 2))), marching.n
     step, segment = scheme_program.step, max(1, isqrt(stepping.n_steps))
     reverse = partial(write_reverse, is_even=True, has_times=False, is_wide=True)
     sweep = partial(write_sweep, step, is_even=True, is_back=False, is_wide=True)

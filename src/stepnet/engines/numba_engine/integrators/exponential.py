@@ -21,7 +21,7 @@ from stepnet.engines.numba_engine.integrators.multistep import interpolate_hermi
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.rhs.linear_maps import build_linear_maps
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, build_part_field
-from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_save_times
 from stepnet.problem import Linear, Problem
 from stepnet.schemes.exponential import ExponentialRK
 from stepnet.schemes.step_program import build_scheme_program
@@ -109,7 +109,7 @@ def prepare(problem: Problem, scheme: ExponentialRK, plan: Plan) -> Job:
 
     def go(out):
         head = (field.address, field.p, whole.address, whole.p, tape, maps.address, maps.p, weights)
-        return advance(*head, work, run, find_wanted_times(plan), out.t, out.y)
+        return advance(*head, work, run, find_save_times(plan), out.t, out.y)
 
     fields = (replace(field, callbacks=(*field.callbacks, *maps.callbacks)), replace(whole, n_calls=1))
     return Job(go, run, work, 1, fields, initial.dtype, evaluate_stage_slopes(whole, scheme.butcher))

@@ -137,7 +137,7 @@ def is_moving(plan: Plan) -> bool:
     return plan.project is not None or any(event.reset is not None for event in plan.events)
 
 
-def insert_wanted_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Outcome:
+def insert_save_times(outcome: Outcome, plain: Outcome, problem: Problem) -> Outcome:
     """Replace the saved states by those of a plain run over the same steps, which have the accuracy of the scheme."""
     t0, t1 = problem.t_span
     reached = (outcome.t_end - plain.t) * (1.0 if t1 >= t0 else -1.0) >= 0

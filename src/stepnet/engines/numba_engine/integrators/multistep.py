@@ -21,7 +21,7 @@ from stepnet.engines.numba_engine.integrators.families import find_executor
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field, build_part_fields
 from stepnet.engines.numba_engine.runs.driver import StartFailed, drive
-from stepnet.engines.numba_engine.runs.job import Job, StageSlopes, allocate_work, create_run_state, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, StageSlopes, allocate_work, create_run_state, find_save_times
 from stepnet.problem import Problem
 from stepnet.schemes.capabilities import find_derivative_order
 from stepnet.schemes.multistep import Multistep
@@ -220,7 +220,7 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
     head: tuple[Any, ...]
     if is_second:
         advance = run_second_order
-        head = (field.address, field.p, alpha, beta, work, run, find_wanted_times(plan))
+        head = (field.address, field.p, alpha, beta, work, run, find_save_times(plan))
     else:
         advance = run_first_order
         head = (
@@ -231,7 +231,7 @@ def _prepare(problem: Problem, scheme: Multistep, plan: Plan, start: Outcome, n_
             find_slope_interpolant(scheme.n_steps + 1),
             work,
             run,
-            find_wanted_times(plan),
+            find_save_times(plan),
         )
 
     def go(out):

@@ -33,7 +33,7 @@ from stepnet.engines.numba_engine.runs.job import (
     allocate_work,
     create_run_state,
     find_grid,
-    find_wanted_times,
+    find_save_times,
 )
 from stepnet.problem import Problem, Split
 from stepnet.schemes.splitting import Splitting
@@ -234,7 +234,7 @@ def _prepare_pair(problem: Problem, scheme: Splitting, plan: Plan) -> Job:
     head = (dq.address, dp.address, steps, dp.p, parts, fractions, int(scheme.is_fsal))
 
     def go(out):
-        return advance(*head, work, run, find_grid(plan), find_wanted_times(plan), out.t, out.y)
+        return advance(*head, work, run, find_grid(plan), find_save_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
         q, p = np.split(y, 2)
@@ -266,7 +266,7 @@ def _prepare_sum(problem: Split, scheme: Splitting, plan: Plan) -> Job:
     )  # fmt: skip
 
     def go(out):
-        return advance(*head, work, run, find_grid(plan), find_wanted_times(plan), out.t, out.y)
+        return advance(*head, work, run, find_grid(plan), find_save_times(plan), out.t, out.y)
 
     def slopes(t, y, h):
         clocks = [t] * len(fields)

@@ -14,7 +14,7 @@ from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.explicit_rk import evaluate_stage_slopes
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, PAUSED
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field
-from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_save_times
 from stepnet.problem import Problem
 from stepnet.schemes.tableau import StabilisedRK
 
@@ -82,7 +82,7 @@ def prepare(problem: Problem, scheme: StabilisedRK, plan: Plan) -> Job:
 
     def go(out):
         return advance(
-            field.address, field.p, table, c, work, run, find_grid(plan), find_wanted_times(plan), out.t, out.y
+            field.address, field.p, table, c, work, run, find_grid(plan), find_save_times(plan), out.t, out.y
         )
 
     return Job(go, run, work, 1, (field,), initial.dtype, evaluate_stage_slopes(field, scheme.butcher))

@@ -22,7 +22,7 @@ from stepnet.engines.numba_engine.integrators.dense_output import (
     keep_piece,
 )
 from stepnet.engines.numba_engine.integrators.stepping import DONE, EVENT, FIELD_RAISED, NOT_FINITE
-from stepnet.engines.numba_engine.runs.job import NO_TIMES, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import NO_TIMES, find_save_times
 
 
 @check_once
@@ -49,9 +49,7 @@ def build_output_request(plan: Plan, watch: events.EventState, moved, is_aside: 
     """The step output of a plan; `moved` holds the field of its projection, if there is one."""
     if not (plan.events or plan.dense or moved) and plan.saving.at is None:
         return request_nothing(watch.y.shape[1], watch.y.dtype, is_aside)
-    return OutputRequest(
-        watch, find_wanted_times(plan), int(plan.dense), int(is_aside), moved[0].address if moved else 0
-    )
+    return OutputRequest(watch, find_save_times(plan), int(plan.dense), int(is_aside), moved[0].address if moved else 0)
 
 
 @lru_cache(maxsize=64)

@@ -39,12 +39,12 @@ class ChainRun:
         self.chain, self.stage, self.layout, self.theta = chain, chain.stage, chain.layout, theta
         self.groups, self.samples, self.step = groups, chain.stage.samples * chain.stage.group, 0
         self.start, self.stop = chain.n_in * self.samples, (chain.n_in + chain.n_out) * self.samples
-        self.workspace = self.stage.take_workspace(self.layout, groups, 1, is_dual=True)
+        self.workspace = self.stage.acquire_workspace(self.layout, groups, 1, is_dual=True)
         self.no_dot = np.zeros_like(theta)
 
     def close(self) -> None:
         """Return the workspace."""
-        self.stage.give_back(self.workspace)
+        self.stage.release_workspace(self.workspace)
 
     def evaluate(self, x: np.ndarray, step: int) -> np.ndarray:
         """The value at x in a step."""

@@ -198,8 +198,8 @@ class StepRun:
     def _draw(self, step: int) -> Rows:
         """The increments of a step, by the kernels of explicit steps."""
         layout, n = self.steps.noise_layout, self.steps
-        workspace = self.stage.take_workspace(layout, self.groups, 2)
+        workspace = self.stage.acquire_workspace(layout, self.groups, 2)
         self.stage.run(workspace, layout, self.theta, step, 1, noise=self.noise)
         found = self.stage.records(workspace)[1, :, : n.width].reshape(self.groups, n.n_features, n.samples)
-        self.stage.give_back(workspace)
+        self.stage.release_workspace(workspace)
         return found

@@ -138,7 +138,7 @@ class NetStage:
     def has_opening(self) -> bool:
         return not self.is_single and bool(self.scheme_program.opening.operations)
 
-    def fitted(self, tiles: int) -> NetStage:
+    def fit_group_size(self, tiles: int) -> NetStage:
         """The same stage with a group size that leaves no empty tiles in a group: a few tiles form a single group."""
         group = self.group if tiles % self.group == 0 else tiles if tiles < self.group else 1
         if group not in self._fitted:
@@ -149,7 +149,7 @@ class NetStage:
         """Numbers in the memory of a workspace without tangents."""
         return tiles * (period * layout.record + 2 * layout.bar_size) + layout.scratch + self._work
 
-    def take_workspace(
+    def acquire_workspace(
         self, layout: RowLayout, tiles: int, period: int, is_dual: bool = False
     ) -> layer_kernels.LayerWorkspace:
         """Workspace for `period` records; reuses one that was given back if possible, because allocation is slow."""
@@ -177,7 +177,7 @@ class NetStage:
             np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64), np.zeros(2, np.int64), *places,
         )  # fmt: skip
 
-    def give_back(self, workspace: layer_kernels.LayerWorkspace) -> None:
+    def release_workspace(self, workspace: layer_kernels.LayerWorkspace) -> None:
         """Return a workspace that is no longer used."""
         with TAKING:
             self._free = [workspace, *self._free][:8]
@@ -195,7 +195,7 @@ class NetStage:
             raise ValueError("a stage with diffusion needs the noise of its samples")
         return group_noise(noise if self.has_noise else None, self.n_steps, self.length, self.group)
 
-    def carried(self, x: np.ndarray) -> np.ndarray:
+    def build_rows(self, x: np.ndarray) -> np.ndarray:
         """The rows of a program `(tiles, numbers)` from a state; rows that the starting procedure fills are zero."""
         x = self._group_tiles(x)
         rows = np.zeros(
@@ -204,7 +204,7 @@ class NetStage:
         rows[:, self.scheme_program.state] = x.reshape(x.shape[0], len(self.scheme_program.state), -1)
         return rows.reshape(x.shape[0], -1)
 
-    def own(self, carry: np.ndarray, tiles: int) -> np.ndarray:
+    def extract_state(self, carry: np.ndarray, tiles: int) -> np.ndarray:
         """The state `(tiles, features, TILE)` from the rows of a program."""
         rows = carry.reshape(carry.shape[0], self.scheme_program.step.n_rows, -1)[:, self.scheme_program.state]
         rows = rows.reshape(carry.shape[0], -1, self.group, TILE).swapaxes(1, 2)
@@ -293,39 +293,39 @@ class NetStage:
                 step + done, done, n, int(is_known),
             )  # fmt: skip
 
-    def opened(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
+    def run_opening(self, theta, carry: np.ndarray, step: int = 0) -> np.ndarray:
         """The rows after the starting procedure."""
         return self._advance_rows(self.opening, theta, carry, step, 1) if self.has_opening else carry
 
     def _advance_rows(
         self, layout: RowLayout, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE
     ) -> np.ndarray:  # fmt: skip
-        workspace = self.take_workspace(layout, len(carry), 2)
+        workspace = self.acquire_workspace(layout, len(carry), 2)
         records = self.records(workspace)
         records[0, :, : carry.shape[1]] = carry
         self.run(workspace, layout, theta, step, count, noise=noise)
         found = records[count % 2, :, : carry.shape[1]].copy()
-        self.give_back(workspace)
+        self.release_workspace(workspace)
         return found
 
     def _pull_rows(
         self, layout: RowLayout, theta, theta_bar, carry, bar, step: int, count: int, noise=NO_NOISE
     ) -> np.ndarray:  # fmt: skip
         """The gradient before `count` steps from that after them; the steps are run again."""
-        workspace = self.take_workspace(layout, len(carry), count + 1)
+        workspace = self.acquire_workspace(layout, len(carry), count + 1)
         self.records(workspace)[0, :, : carry.shape[1]] = carry
         self.run(workspace, layout, theta, step, count, noise=noise)
         self.bars(workspace, count)[:] = bar
         self.pull(workspace, layout, theta, theta_bar, step, count, noise=noise)
         found = self.bars(workspace, 0).copy()
-        self.give_back(workspace)
+        self.release_workspace(workspace)
         return found
 
-    def closed(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray, step: int = 0) -> np.ndarray:
+    def pull_back_opening(self, theta, theta_bar, carry: np.ndarray, bar: np.ndarray, step: int = 0) -> np.ndarray:
         """The gradient before the starting procedure from that after it."""
         return self._pull_rows(self.opening, theta, theta_bar, carry, bar, step, 1) if self.has_opening else bar
 
-    def advanced(self, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE) -> np.ndarray:
+    def advance_rows(self, theta, carry: np.ndarray, step: int, count: int, noise=NO_NOISE) -> np.ndarray:
         """The rows after `count` more steps."""
         return self._advance_rows(self.plain, theta, carry, step, count, noise)
 
@@ -338,32 +338,32 @@ class NetStage:
             found = tape.run(theta, x).copy()
             self.return_to_pool(tape)
             return found
-        return self.fitted(len(x)).span(theta, x, 0, self.n_steps, noise)
+        return self.fit_group_size(len(x)).span(theta, x, 0, self.n_steps, noise)
 
     def span(
         self, theta: np.ndarray, x: np.ndarray, start: int, stop: int, noise: TileNoise | None = None
     ) -> np.ndarray:  # fmt: skip
         """The state before step `stop` from that before step `start`."""
-        carry, first = self.opened(theta, self.carried(x), start), start + self.n_opening
-        return self.own(self.advanced(theta, carry, first, stop - first, self.group_noise(noise)), len(x))
+        carry, first = self.run_opening(theta, self.build_rows(x), start), start + self.n_opening
+        return self.extract_state(self.advance_rows(theta, carry, first, stop - first, self.group_noise(noise)), len(x))
 
     def span_pullback(
         self, theta, theta_bar, x: np.ndarray, y_bar: np.ndarray, start: int, stop: int, noise: TileNoise | None = None
     ) -> np.ndarray:  # fmt: skip
         """The gradient of x from that of `span`; gradients of the weights are added to `theta_bar`."""
-        begun, bar, first = self.carried(x), self.carried(y_bar), start + self.n_opening
-        carry, drawn = self.opened(theta, begun, start), self.group_noise(noise)
+        begun, bar, first = self.build_rows(x), self.build_rows(y_bar), start + self.n_opening
+        carry, drawn = self.run_opening(theta, begun, start), self.group_noise(noise)
         bar = self._pull_rows(self.stored, theta, theta_bar, carry, bar, first, stop - first, drawn)
-        return self.own(self.closed(theta, theta_bar, begun, bar, start), len(x))
+        return self.extract_state(self.pull_back_opening(theta, theta_bar, begun, bar, start), len(x))
 
     def states(self, theta: np.ndarray, x: np.ndarray, noise: TileNoise | None = None) -> np.ndarray:
         """The states after the starting procedure and after every later step, `(times, tiles, features, TILE)`."""
-        carry = self.opened(theta, self.carried(x))
-        workspace = self.take_workspace(self.plain, len(carry), self.count + 2)
+        carry = self.run_opening(theta, self.build_rows(x))
+        workspace = self.acquire_workspace(self.plain, len(carry), self.count + 2)
         records = self.records(workspace)
         records[0, :, : carry.shape[1]] = carry
         self.run(workspace, self.plain, theta, self.n_opening, self.count, noise=self.group_noise(noise))
-        return np.stack([self.own(each[:, : carry.shape[1]], len(x)) for each in records[: self.count + 1]])
+        return np.stack([self.extract_state(each[:, : carry.shape[1]], len(x)) for each in records[: self.count + 1]])
 
     def tangent(
         self, theta, theta_dot, x: np.ndarray, x_dot: np.ndarray, noise: TileNoise | None = None
@@ -373,16 +373,16 @@ class NetStage:
             pair = x.reshape(len(x), -1), x_dot.reshape(len(x), -1)
             pair = self._push_rows(self.stored, theta, theta_dot, pair, 0, 1)
             return tuple(each.reshape(len(x), -1, TILE) for each in pair)
-        stage = self.fitted(len(x))
-        pair = stage.carried(x), stage.carried(x_dot)
+        stage = self.fit_group_size(len(x))
+        pair = stage.build_rows(x), stage.build_rows(x_dot)
         if stage.has_opening:
             pair = stage._push_rows(stage.opening, theta, theta_dot, pair, 0, 1)
         drawn = stage.group_noise(noise)
         pair = stage._push_rows(stage.plain, theta, theta_dot, pair, stage.n_opening, stage.count, drawn)
-        return stage.own(pair[0], len(x)), stage.own(pair[1], len(x))
+        return stage.extract_state(pair[0], len(x)), stage.extract_state(pair[1], len(x))
 
     def _push_rows(self, layout: RowLayout, theta, theta_dot, pair, step: int, count: int, noise=NO_NOISE):
-        workspace = self.take_workspace(layout, len(pair[0]), 2, is_dual=True)
+        workspace = self.acquire_workspace(layout, len(pair[0]), 2, is_dual=True)
         for is_dot in (False, True):
             self.records(workspace, is_dot)[0, :, : pair[0].shape[1]] = pair[is_dot]
         self.push(workspace, layout, theta, theta_dot, step, count, is_known=False, noise=noise)
@@ -393,7 +393,7 @@ class NetStage:
             found = tuple(
                 self.records(workspace, is_dot)[count % 2, :, : pair[0].shape[1]].copy() for is_dot in (False, True)
             )
-        self.give_back(workspace)
+        self.release_workspace(workspace)
         return found
 
     @property
@@ -416,7 +416,7 @@ class NetStage:
         with TAKING:
             self._tapes[key] = [tape, *self._tapes[key]][:8]
 
-    def stored_bytes(self, tiles: int) -> int:
+    def count_stored_bytes(self, tiles: int) -> int:
         """Bytes of the records of all steps."""
         return self.stored.record * self.dtype.itemsize * self.groups(tiles) * (self.count + 1)
 

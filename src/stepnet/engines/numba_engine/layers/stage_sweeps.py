@@ -47,7 +47,7 @@ def sweep_and_turn(stage: NetStage, theta, x: np.ndarray, memory: Memory, noise:
 
     Noise is drawn again where steps are run again.
     """
-    stage = stage.fitted(len(x))
+    stage = stage.fit_group_size(len(x))
     if is_kept(stage, memory):
         return _sweep_kept(stage, theta, x, noise)
     if memory == "reversible":
@@ -71,16 +71,16 @@ def _sweep_kept(stage: NetStage, theta, x: np.ndarray, noise: TileNoise | None) 
 
 def _sweep_scheduled(stage: NetStage, theta, x: np.ndarray, memory: Memory, noise: TileNoise | None) -> Sweep:
     """Keep the states that a schedule of segments selects."""
-    begun = stage.carried(x)
+    begun = stage.build_rows(x)
     size, schedule = plan(stage, memory, len(begun))
     segments = SegmentSweep(stage, theta, begun, size, stage.group_noise(noise))
     checkpoints.execute(schedule, segments, end=schedule.turn)
     segments.record(schedule.n_steps - 1)
-    y_bar, theta_bar = yield stage.own(segments.end, len(x))
-    segments.turn(stage.carried(y_bar), theta_bar)
+    y_bar, theta_bar = yield stage.extract_state(segments.end, len(x))
+    segments.turn(stage.build_rows(y_bar), theta_bar)
     checkpoints.execute(schedule, segments, schedule.turn)
-    stage.give_back(segments.workspace)
-    yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, segments.bar), len(x)))
+    stage.release_workspace(segments.workspace)
+    yield BlockGradient(stage.extract_state(stage.pull_back_opening(theta, theta_bar, begun, segments.bar), len(x)))
 
 
 class SegmentSweep:
@@ -91,9 +91,9 @@ class SegmentSweep:
 
     def __init__(self, stage: NetStage, theta, begun: np.ndarray, size: int, noise: LayerNoise):
         self.stage, self.theta, self.size, self.width, self.noise = stage, theta, size, begun.shape[1], noise
-        self.state = stage.opened(theta, begun)
+        self.state = stage.run_opening(theta, begun)
         self.kept: dict[int, np.ndarray] = {}
-        self.workspace = stage.take_workspace(stage.stored, len(begun), min(size, max(1, stage.count)) + 1)
+        self.workspace = stage.acquire_workspace(stage.stored, len(begun), min(size, max(1, stage.count)) + 1)
         self.records = stage.records(self.workspace)
         self.recorded: int | None = None  # the segment to which the records belong
         self.bar: np.ndarray | None = None
@@ -110,7 +110,7 @@ class SegmentSweep:
 
     def advance(self, start: int, stop: int) -> None:
         first, _ = self._span(start)
-        self.state = self.stage.advanced(self.theta, self.state, first, (stop - start) * self.size, self.noise)
+        self.state = self.stage.advance_rows(self.theta, self.state, first, (stop - start) * self.size, self.noise)
 
     def keep(self, start: int, slot: int) -> None:
         self.kept[slot] = self.state
@@ -149,19 +149,19 @@ def _sweep_reversible(stage: NetStage, theta, x: np.ndarray, noise: TileNoise | 
     The last step keeps its record, for the tapes of slopes that it passes on.  The drift is the error of the
     reconstructed state before the first step.
     """
-    begun, drawn = stage.carried(x), stage.group_noise(noise)
-    opened = stage.opened(theta, begun)
+    begun, drawn = stage.build_rows(x), stage.group_noise(noise)
+    opened = stage.run_opening(theta, begun)
     first, last, width = stage.n_opening, stage.n_steps - 1, begun.shape[1]
-    workspace = stage.take_workspace(stage.stored, len(begun), RING)
+    workspace = stage.acquire_workspace(stage.stored, len(begun), RING)
     records = stage.records(workspace)
-    records[last % RING, :, :width] = stage.advanced(theta, opened, first, stage.count - 1, drawn)
+    records[last % RING, :, :width] = stage.advance_rows(theta, opened, first, stage.count - 1, drawn)
     stage.run(workspace, stage.stored, theta, last, 1, last, drawn)
-    y_bar, theta_bar = yield stage.own(records[(last + 1) % RING, :, :width], len(x))
-    stage.bars(workspace, last + 1)[:] = stage.carried(y_bar)
+    y_bar, theta_bar = yield stage.extract_state(records[(last + 1) % RING, :, :width], len(x))
+    stage.bars(workspace, last + 1)[:] = stage.build_rows(y_bar)
     stage.pull(workspace, stage.stored, theta, theta_bar, first, stage.count, first, is_undone=True, noise=drawn)
     bar, drift = stage.bars(workspace, first).copy(), _measure_drift(stage, records[first % RING, :, :width], opened)
-    stage.give_back(workspace)
-    yield BlockGradient(stage.own(stage.closed(theta, theta_bar, begun, bar), len(x)), drift)
+    stage.release_workspace(workspace)
+    yield BlockGradient(stage.extract_state(stage.pull_back_opening(theta, theta_bar, begun, bar), len(x)), drift)
 
 
 def _measure_drift(stage: NetStage, found: np.ndarray, wanted: np.ndarray) -> float:
@@ -196,7 +196,7 @@ def plan(stage: NetStage, memory: Memory, groups: int):
 
 def count_least_bytes(stage: NetStage, tiles: int) -> int:
     """Minimum bytes of a sweep: all records of a single chain; else one step at a time and one kept state."""
-    stage = stage.fitted(tiles)
+    stage = stage.fit_group_size(tiles)
     groups = stage.groups(tiles)
     if is_kept(stage, ""):
         return stage.dtype.itemsize * stage.count_workspace_numbers(stage.stored, groups, 2)
@@ -205,7 +205,7 @@ def count_least_bytes(stage: NetStage, tiles: int) -> int:
 
 def count_repeated_steps(stage: NetStage, tiles: int, limit: int) -> int:
     """Steps that a sweep within a memory limit runs again after the forward run."""
-    stage = stage.fitted(tiles)
+    stage = stage.fit_group_size(tiles)
     if is_kept(stage, ""):
         return 0
     size, slots = _choose_within(stage, limit, stage.groups(tiles))

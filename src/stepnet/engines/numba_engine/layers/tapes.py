@@ -50,8 +50,8 @@ class StageTape:
         self.stage, self.tiles, self.groups, self.is_dual = stage, tiles, stage.groups(tiles), is_dual
         self.count = 1 if stage.is_single else stage.count
         self._noise = NO_NOISE
-        self._workspace = stage.take_workspace(stage.stored, self.groups, self.count + 1, is_dual)
-        self._opening = stage.take_workspace(stage.opening, self.groups, 2, is_dual) if stage.has_opening else None
+        self._workspace = stage.acquire_workspace(stage.stored, self.groups, self.count + 1, is_dual)
+        self._opening = stage.acquire_workspace(stage.opening, self.groups, 2, is_dual) if stage.has_opening else None
         self._last_bar = stage.bars(self._workspace, self.count)
         self._values, self._bars = self._states(is_dot=False), self._gradients()
         self._dots = self._states(is_dot=True) if is_dual else None
@@ -136,7 +136,7 @@ class NetTape:
 
     def __init__(self, stages: Sequence[NetStage], tiles: int, is_dual: bool = False):
         self.tiles, self.is_dual = tiles, is_dual
-        self._tapes = [StageTape(stage.fitted(tiles), tiles, is_dual) for stage in stages]
+        self._tapes = [StageTape(stage.fit_group_size(tiles), tiles, is_dual) for stage in stages]
         self.nbytes = sum(tape.nbytes for tape in self._tapes)
 
     def run(self, thetas: Vectors, x: np.ndarray, noises: Sequence[TileNoise | None]) -> np.ndarray:

@@ -155,7 +155,7 @@ def build_part_field(problem: Problem, i: int) -> CompiledRHS:
     return _name_part(_build_field(problem, part), part.label)
 
 
-def pose_part(problem: Split, i: int) -> ODE:
+def build_part_problem(problem: Split, i: int) -> ODE:
     """One part of a sum as an equation of its own; the last part has the options for its linear systems."""
     part = problem.parts[i]
     given: dict[str, Any] = {}

@@ -109,6 +109,6 @@ def find_grid(plan: Plan) -> np.ndarray:
     return NO_TIMES if grid is None else grid
 
 
-def find_wanted_times(plan: Plan) -> np.ndarray:
+def find_save_times(plan: Plan) -> np.ndarray:
     """The save times; empty if steps are saved."""
     return NO_TIMES if plan.saving.at is None else plan.saving.at

@@ -13,7 +13,7 @@ single numbers use the same fused operations, so that a result does not depend o
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -182,10 +182,10 @@ class _RowWriter:
         body = "\n  ".join(self.lines)
         return f"define void @{name}({HEAD}) {{\n  {body}\n  ret void\n}}\n"
 
-    def _load_numbers(self) -> dict:
+    def _load_numbers(self) -> dict[Any, str]:
         """All weights; the point itself is part of the differences along all axes."""
         band, shape = self._band, self._shape
-        numbers = {("tap", k): self._load_double("%tap_weights", k) for k in range(self._n_taps)}
+        numbers: dict[Any, str] = {("tap", k): self._load_double("%tap_weights", k) for k in range(self._n_taps)}
         if band is not None:
             numbers |= {("column", k): self._load_double("%column_weights", k) for k in range(len(band.offsets))}
             own = numbers["column", band.offsets.index(0)]

@@ -30,7 +30,7 @@ from stepnet.engines.torch_engine.adjoint.dependencies import (
 from stepnet.engines.torch_engine.adjoint.step_blocks import add, pull_back
 from stepnet.engines.torch_engine.integrators.step_control import rms
 from stepnet.engines.torch_engine.rhs.tensor_fields import join, split, validate_function
-from stepnet.engines.torch_engine.rhs.tensor_problems import TensorProblem, pose_problem
+from stepnet.engines.torch_engine.rhs.tensor_problems import TensorProblem, build_tensor_problem
 from stepnet.engines.torch_engine.runs.rng_and_autocast import SideState
 from stepnet.errors import AdjointWarning
 
@@ -56,7 +56,9 @@ def solve_with_adjoint_equation(
 ) -> Any:
     """The trajectory by `forward(func, y0, t)`; `back` solves the adjoint equation."""
     is_tuple = isinstance(y0, tuple)
-    parameters = asked.parameters if asked.is_complete else _list_all_parameters(pose_problem(func, y0), t, asked)
+    parameters = (
+        asked.parameters if asked.is_complete else _list_all_parameters(build_tensor_problem(func, y0), t, asked)
+    )
     parts = y0 if is_tuple else (y0,)
     as_given = lambda parts: tuple(parts) if is_tuple else parts[0]
 
@@ -72,7 +74,7 @@ def solve_with_adjoint_equation(
     def pull_back(trajectory: list[Tensor], given: Tensors, bars: Sequence[Tensor | None]) -> tuple[Any, ...]:
         seeds = [torch.zeros_like(y) if bar is None else bar for y, bar in zip(trajectory, bars, strict=True)]
         ys, a_s = (
-            [pose_problem(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)]
+            [build_tensor_problem(func, as_given(at)) for at in zip(*map(torch.unbind, x), strict=True)]
             for x in (trajectory, seeds)
         )
         slopes = _evaluate_slopes(ys[0], parameters, asked)

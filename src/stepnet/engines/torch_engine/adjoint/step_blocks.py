@@ -71,9 +71,9 @@ class TapedRun(NamedTuple):
         reads = {self.run.place_of(reading.step): reading.read for reading in self.readings}
         found: list[State] = []
         for unit in range(first, last):
-            found += reads[unit](self.run.own(rows)) if unit in reads else []
+            found += reads[unit](self.run.extract_state(rows)) if unit in reads else []
             rows = move(rows, unit)
-        found += reads[last](self.run.own(rows)) if last == self.end else []
+        found += reads[last](self.run.extract_state(rows)) if last == self.end else []
         return rows, found
 
 

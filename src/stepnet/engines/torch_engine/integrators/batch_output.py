@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stepnet.engines.torch_engine.integrators.explicit_rk import attempt_step, extend_stages, is_poor_inside, move
+from stepnet.engines.torch_engine.integrators.explicit_rk import attempt_step, extend_stages, is_cubic_output_poor, move
 from stepnet.engines.torch_engine.integrators.implicit_stages import NewtonSettings
 from stepnet.engines.torch_engine.integrators.per_sample_steps import Attempts, BatchState
 from stepnet.schemes.tableau import ExplicitRK, dense_basis, dense_matrix
@@ -49,7 +49,7 @@ def interpolate(fun: Callable[..., Tensor], scheme: ExplicitRK, t: Tensor, h: Te
     """The states at t + theta h, as a function of theta (one number per sample), differentiable in y."""
     t, h = as_column(t, y), as_column(h, y)
     k = fun(t, y)
-    if is_poor_inside(scheme):
+    if is_cubic_output_poor(scheme):
         return lambda theta: attempt_step(fun, scheme, t, h * as_column(theta, y), y, k, OF_SAMPLES).y_new
     stages = extend_stages(scheme, attempt_step(fun, scheme, t, h, y, k))
     return evaluate_polynomial(y, [move(torch.zeros_like(y), stages, weights, h) for weights in dense_matrix(scheme)])
@@ -58,7 +58,7 @@ def interpolate(fun: Callable[..., Tensor], scheme: ExplicitRK, t: Tensor, h: Te
 def interpolate_rows(batch: BatchState, scheme: ExplicitRK, last: Attempts) -> Along:
     """As `interpolate` for the last attempt of a batch, whose stages are still available."""
     stages, y = batch.stages, batch.stages.view_row(last.row)
-    if is_poor_inside(scheme):
+    if is_cubic_output_poor(scheme):
         return interpolate(batch.fun, scheme, last.t, last.h, y)
     stages.extend(batch.fun, last.t, last.h, last.row)
     return evaluate_polynomial(y, stages.polynomial())

@@ -222,14 +222,14 @@ def _advance_time(t: float, low: float, h: float) -> tuple[float, float]:
     return later, increment - (later - t)
 
 
-def is_poor_inside(scheme: Any) -> bool:
+def is_cubic_output_poor(scheme: Any) -> bool:
     """Whether the interpolant is only a cubic of lower order than the scheme, or missing (implicit schemes)."""
     return find_pair_program(scheme) is not None or (scheme.dense is None and scheme.order > scheme.continuous.order)
 
 
 def build_interpolant(scheme: ExplicitRK, step: Attempt) -> Callable[[float], Tensor]:
     """The solution inside a step: by the continuous extension, or by shorter steps if its order is too low."""
-    if is_poor_inside(scheme):
+    if is_cubic_output_poor(scheme):
         return lambda t: attempt_step(step.slope, scheme, step.t, t - step.t, step.y, step.k[0]).y_new
     k = extend_stages(scheme, step)
     return lambda t: move(step.y, k, dense_weights(scheme, (t - step.t) / step.h), step.h)

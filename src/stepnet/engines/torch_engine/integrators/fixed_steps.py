@@ -168,7 +168,7 @@ class FixedStepRun(NamedTuple):
         opening = self.scheme_program.opening
         return tuple(rows) if opening.operations else tuple([rows[row] for row in opening.outputs])
 
-    def own(self, rows: Rows) -> State:
+    def extract_state(self, rows: Rows) -> State:
         """The state among the rows of a program."""
         state = tuple(rows[place] for place in self.scheme_program.state)
         return state if self.moves.is_parted else split(self.field, state[0])
@@ -177,7 +177,9 @@ class FixedStepRun(NamedTuple):
         """The rows after unit `index`, from those before it."""
         script, step = self.script_of(index), self.step_of(index)
         if self.evaluation.watch is not watch_nothing and script.operations:
-            self.evaluation.watch("step", self.grid.t[step], join(self.field, self.own(rows)), self.grid.h[step])
+            self.evaluation.watch(
+                "step", self.grid.t[step], join(self.field, self.extract_state(rows)), self.grid.h[step]
+            )
         return self._run(script, rows, step)
 
     def script_of(self, unit: int) -> TensorProgram:
@@ -284,7 +286,7 @@ def read_states_at(run: FixedStepRun, state: State, readings: Sequence[StateRead
         for unit in range(done, run.place_of(step)):
             rows = run.unit(rows, unit)
         done = run.place_of(step)
-        found += read(run.own(rows))
+        found += read(run.extract_state(rows))
     return found
 
 
@@ -298,7 +300,7 @@ def read_each_state(run: FixedStepRun, scheme: Any, state: State) -> Iterator[tu
     for unit in count():
         rows = run.unit(rows, unit)
         if unit + n_opening > 0:
-            yield unit + n_opening, run.own(rows)
+            yield unit + n_opening, run.extract_state(rows)
 
 
 def split_at_opening(

@@ -45,7 +45,7 @@ class TensorProblem:
         return lambda x: torch.stack([rms(part) for part in split_parts(x, shapes)]).max()
 
 
-def pose_problem(func: Any, y0: Any) -> TensorProblem:
+def build_tensor_problem(func: Any, y0: Any) -> TensorProblem:
     """A problem from the arguments of `odeint`."""
     if isinstance(func, (Partitioned, SecondOrder)):
         return TensorProblem(func, _validate_pair(y0))
@@ -64,7 +64,7 @@ def pose_problem(func: Any, y0: Any) -> TensorProblem:
     return TensorProblem(SingleField(_wrap_on_vectors(func, shapes)), (vector,), shapes)
 
 
-def pose_batch(func: Any, y0: Any) -> TensorProblem:
+def build_tensor_batch(func: Any, y0: Any) -> TensorProblem:
     """A problem for a batch, (batch, *shape); tuples are joined sample by sample."""
     if not callable(func):
         raise TypeError(f"`func` must be a function of (t, y) for a batch, found {type(func).__name__}")

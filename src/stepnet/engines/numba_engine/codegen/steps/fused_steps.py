@@ -126,16 +126,16 @@ def write_attempt(scheme: ExplicitRK, rows, stride: int) -> Callable[[list[Trace
         k = step.load_rows("work", [rows.K], stride, trace.n)
         stage = y
         for i in range(1, s):
-            stage = step.moved(y, "%h", table.A[i], k)
+            stage = step.add_slopes(y, "%h", table.A[i], k)
             offset = step.multiply_add(step.literal(float(table.c[i])), "%h", "%t_low")
             k.append(step.slopes(trace, step.add("%t", offset), stage))
             step.store_rows([k[i]], "work", [rows.K + i], stride)
-        new = stage if scheme.is_fsal else step.moved(y, "%h", table.b, k)
+        new = stage if scheme.is_fsal else step.add_slopes(y, "%h", table.b, k)
         step.store_rows([new], "work", [rows.Y_NEW], stride)
         zero = [step.literal(0.0)] * trace.n
         for m, hat in enumerate(scheme.embedded):
             weights = [b - b_hat for b, b_hat in zip(scheme.b, hat.b, strict=True)]
-            step.store_rows([step.moved(zero, "%h", weights, k)], "work", [rows.ERROR + m], stride)
+            step.store_rows([step.add_slopes(zero, "%h", weights, k)], "work", [rows.ERROR + m], stride)
         return write_function("attempt", ATTEMPT, step.lines)
 
     return write

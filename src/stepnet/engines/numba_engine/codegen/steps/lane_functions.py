@@ -69,7 +69,7 @@ class _Lanes(AssemblyWriter):
         """An instruction on integers, where `m` is a Python number or a name."""
         return self.line(f"{operation} {WHOLE} {n}, {spread(str(m), 'i64') if isinstance(m, int) else m}")
 
-    def rounded(self, x):
+    def round_to_integer(self, x):
         """The nearest integer, as a number and as an integer."""
         shifted = self.add(x, self.literal(ROUNDER))
         return self.sub(shifted, self.literal(ROUNDER)), self.whole("sub", self.bits(shifted), _bits_of(ROUNDER))
@@ -95,7 +95,7 @@ def _exp(w: _Lanes, x, low=None):
     """2^n e^r with x + low = n log 2 + r."""
     x = w.select(w.compare("ogt", x, w.literal(720.0)), w.literal(720.0), x)
     x = w.select(w.compare("olt", x, w.literal(-760.0)), w.literal(-760.0), x)
-    k, n = w.rounded(w.mul(x, w.literal(LOG2_E)))
+    k, n = w.round_to_integer(w.mul(x, w.literal(LOG2_E)))
     r = w.fma(k, w.literal(-LN2[0]), x)
     r = w.fma(k, w.literal(-LN2[1]), r)
     if low is not None:
@@ -194,7 +194,7 @@ def _pow(w: _Lanes, x, y):
 
 def _quarter_turns(w: _Lanes, x):
     """n and r = high + low with x = n pi/2 + r."""
-    k, n = w.rounded(w.mul(x, w.literal(2 / 3.141592653589793)))
+    k, n = w.round_to_integer(w.mul(x, w.literal(2 / 3.141592653589793)))
     r = w.sub(x, w.mul(k, w.literal(HALF_PI[0])))
     part = w.mul(k, w.literal(HALF_PI[1]))
     high = w.sub(r, part)

@@ -168,29 +168,29 @@ class _LaneAttempt(GeneratedStep):
         is_last = self.compare("oge", self.size(now.h), nearly)
         return self.select(is_last, remaining, now.h), is_last
 
-    def attempted(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
+    def attempt(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
         """A step of the chosen length, or to the end: stages, the new state and its error, as for one trajectory."""
         h, is_last = self.length_of(now, t_end)
         table, k, stage = scheme.butcher, [now.slope], now.y
         for i in range(1, len(scheme.b)):
-            stage = self.moved(now.y, h, table.A[i], k)
+            stage = self.add_slopes(now.y, h, table.A[i], k)
             offset = self.multiply_add(self.literal(float(table.c[i])), h, now.t_low)
             k.append(self.slopes(self.trace, self.add(now.t, offset), stage))
-        new = stage if scheme.is_fsal else self.moved(now.y, h, table.b, k)
+        new = stage if scheme.is_fsal else self.add_slopes(now.y, h, table.b, k)
         zero = [self.literal(0.0)] * self.trace.n
         weights = [[b - b_hat for b, b_hat in zip(scheme.b, hat.b, strict=True)] for hat in scheme.embedded]
-        error = self.error([self.moved(zero, h, w, k) for w in weights], now.y, new, *tolerances, is_rms)
+        error = self.error([self.add_slopes(zero, h, w, k) for w in weights], now.y, new, *tolerances, is_rms)
         can_step = self.are_finite(now.slope)
         is_good = self.both(can_step, self.compare("ole", error, self.literal(1.0)))
         return _Attempt(h, is_last, can_step, k, new, error, is_good)
 
-    def judged(
+    def judge(
         self, control: ControllerConstants, now: _AttemptState, made: _Attempt, limits
     ) -> tuple[_AttemptState, str]:
         """The state after an attempt is accepted or rejected, and the outcomes of the lanes."""
         log = self.call("log", made.error)
         changed = self.multiply(made.h, self.factor(control, now, made, log))
-        after = self.chosen(now, made, limits, changed, log)
+        after = self.select_state(now, made, limits, changed, log)
         is_lost = self.compare(
             "olt", self.size(changed), self.multiply(self.literal(control.shortest), self.size(now.t))
         )
@@ -207,7 +207,7 @@ class _LaneAttempt(GeneratedStep):
         is_live = self.compare("ogt", limits[IS_LIVE], self.literal(0.0))
         return after, self.select(is_live, outcome, self.literal(NOTHING))
 
-    def chosen(self, now: _AttemptState, made: _Attempt, limits, changed: str, log: str) -> _AttemptState:
+    def select_state(self, now: _AttemptState, made: _Attempt, limits, changed: str, log: str) -> _AttemptState:
         """The end of the attempt in lanes that accept it, else its beginning, with the length of the next attempt."""
         one, zero = self.literal(1.0), self.literal(0.0)
         # the last step was shortened to end there, which does not limit the next one
@@ -266,7 +266,7 @@ class _LaneRosenbrockAttempt(_LaneAttempt):
         super().__init__(trace, places, is_fsal=False)
         self.derivative = derivative
 
-    def attempted(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
+    def attempt(self, scheme: Any, now: _AttemptState, t_end, tolerances, is_rms: bool) -> _Attempt:
         """A step by the transformed form of `schemes.rosenbrock`, as in the kernel for one trajectory."""
         h, is_last = self.length_of(now, t_end)
         form, arrays, gamma = scheme.transformed, scheme.arrays, scheme.gamma
@@ -276,14 +276,14 @@ class _LaneRosenbrockAttempt(_LaneAttempt):
             slope = now.slope
             if i > 0:
                 offset = self.multiply_add(self.literal(float(arrays.c[i])), h, now.t_low)
-                slope = self.slopes(self.trace, self.add(now.t, offset), self.moved(now.y, h, form.a[i], v))
+                slope = self.slopes(self.trace, self.add(now.t, offset), self.add_slopes(now.y, h, form.a[i], v))
             right = [self.multiply(self.literal(gamma), x) for x in slope]
             time = self.multiply(h, self.literal(float(gamma * arrays.d[i])))
             right = [self.multiply_add(time, rate, x) for rate, x in zip(rates, right, strict=True)]
-            v.append(self.solve(factors, self.moved(right, self.literal(1.0), gamma * form.C[i], v)))
-        new, zero = self.moved(now.y, h, form.m, v), [self.literal(0.0)] * self.trace.n
+            v.append(self.solve(factors, self.add_slopes(right, self.literal(1.0), gamma * form.C[i], v)))
+        new, zero = self.add_slopes(now.y, h, form.m, v), [self.literal(0.0)] * self.trace.n
         atol, rtol = tolerances
-        error = self.norm(self.moved(zero, h, form.e, v), now.y, new, atol, rtol, is_rms)
+        error = self.norm(self.add_slopes(zero, h, form.e, v), now.y, new, atol, rtol, is_rms)
         can_step = self.are_finite(now.slope)
         is_good = self.both(can_step, self.compare("ole", error, self.literal(1.0)))
         return _Attempt(h, is_last, can_step, [now.slope], new, error, is_good)
@@ -302,7 +302,7 @@ class _LaneRosenbrockAttempt(_LaneAttempt):
                 is_larger = self.compare("ogt", self.size(M[i][k]), self.size(M[k][k]))
                 factors.exchanges.append(is_larger)
                 for j in range(k, n):
-                    M[k][j], M[i][j] = self.exchanged(is_larger, M[k][j], M[i][j])
+                    M[k][j], M[i][j] = self.exchange(is_larger, M[k][j], M[i][j])
             inverse = self.do("fdiv", self.literal(1.0), M[k][k])
             factors.inverses.append(inverse)
             for i in range(k + 1, n):
@@ -311,7 +311,7 @@ class _LaneRosenbrockAttempt(_LaneAttempt):
                     M[i][j] = self.multiply_add(M[i][k], M[k][j], M[i][j])
         return values[len(rows) :], factors
 
-    def exchanged(self, condition: str, x: str, y: str) -> tuple[str, str]:
+    def exchange(self, condition: str, x: str, y: str) -> tuple[str, str]:
         """(y, x) in the lanes where the condition holds, else (x, y)."""
         return self.select(condition, y, x), self.select(condition, x, y)
 
@@ -320,7 +320,7 @@ class _LaneRosenbrockAttempt(_LaneAttempt):
         x, n, exchanges = list(x), len(x), iter(factors.exchanges)
         for k in range(n):
             for i in range(k + 1, n):
-                x[k], x[i] = self.exchanged(next(exchanges), x[k], x[i])
+                x[k], x[i] = self.exchange(next(exchanges), x[k], x[i])
             for i in range(k + 1, n):
                 x[i] = self.multiply_add(factors.M[i][k], x[k], x[i])
         for k in reversed(range(n)):
@@ -361,8 +361,8 @@ def write_lane_attempts(
         now = _AttemptState.of(names, n)
         if not w.is_fsal:
             now = now._replace(slope=w.slopes(trace, w.add(now.t, now.t_low), now.y))
-        made = w.attempted(scheme, now, limits[T_END], tolerances, control.is_rms)
-        after, outcome = w.judged(control, now, made, limits)
+        made = w.attempt(scheme, now, limits[T_END], tolerances, control.is_rms)
+        after, outcome = w.judge(control, now, made, limits)
         is_eventful = w.compare("ogt", outcome, w.literal(0.0))
         inside, w.lines = w.lines, []
         rows = zip((*CHANGING, *range(places.y, places.y + 2 * n)), after.flat(), strict=True)

@@ -61,16 +61,16 @@ class GeneratedStep(AssemblyWriter):
     def multiply(self, x: str, y: str) -> str:
         return self.do("fmul", x, y)
 
-    def moved(self, y: list[str], h: str, weights, slopes: list[list[str]]) -> list[str]:
+    def add_slopes(self, y: list[str], h: str, weights, slopes: list[list[str]]) -> list[str]:
         """y + h sum_j weights_j slopes_j."""
         used = [(self.literal(float(w)), k) for w, k in zip(weights, slopes, strict=False) if w != 0]
         result = []
         for i, start in enumerate(y):
-            total = self.combined(used, i)
+            total = self.combine(used, i)
             result.append(start if total is None else self.multiply_add(h, total, start))
         return result
 
-    def combined(self, used, i: int) -> str | None:
+    def combine(self, used, i: int) -> str | None:
         total = None
         for weight, slope in used:
             total = self.multiply(weight, slope[i]) if total is None else self.multiply_add(weight, slope[i], total)
@@ -107,7 +107,7 @@ class GeneratedStep(AssemblyWriter):
                 case Sum():
                     rows.append(self.sum_of(operation, rows, h))
                 case Tamed():
-                    rows.append(self.tamed(rows[operation.row], h))
+                    rows.append(self.tame(rows[operation.row], h))
                 case Noise():
                     place = places[operation]
                     rows.append([self.load(NOISE, i) for i in range(place.start, place.stop)])
@@ -129,7 +129,7 @@ class GeneratedStep(AssemblyWriter):
         """Entry i times component i mod m: there may be several blocks of entries, or one component for all."""
         return [self.multiply(value, z[i % len(z)]) for i, value in enumerate(x)]
 
-    def tamed(self, x: list[str], h: str) -> list[str]:
+    def tame(self, x: list[str], h: str) -> list[str]:
         """x / (1 + h |x|)."""
         divisor = self.multiply_add(h, self.length(x), self.literal(1.0))
         return [self.do("fdiv", entry, divisor) for entry in x]
@@ -170,7 +170,7 @@ class GeneratedStep(AssemblyWriter):
         if len(group) == 1:
             length, value = self.multiply(self.literal(group[0].weight), h), rows[group[0].row][i]
         else:
-            length, value = h, self.combined([(self.literal(term.weight), rows[term.row]) for term in group], i)
+            length, value = h, self.combine([(self.literal(term.weight), rows[term.row]) for term in group], i)
         return self.multiply(length, value) if base is None else self.multiply_add(length, value, base)
 
     def transpose(self, program: StepProgram, traces, rows, bars: dict[int, list[str]], t: str, h: str, times) -> None:

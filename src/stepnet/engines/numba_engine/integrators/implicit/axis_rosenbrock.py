@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.integrators import stepping
 from stepnet.engines.numba_engine.integrators.explicit_rk import evaluate_stage_slopes
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FULL, NOT_FINITE, NOT_SOLVED, PAUSED
 from stepnet.engines.numba_engine.rhs.problem_parts import build_full_field
-from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, allocate_work, create_run_state, find_grid, find_save_times
 from stepnet.engines.numba_engine.stencils.axis_systems import (
     AxisSystems,
     build_systems,
@@ -89,7 +89,7 @@ def prepare(problem: Problem, scheme: Rosenbrock, plan: Plan, systems: AxisSyste
     slopes = evaluate_stage_slopes(field, butcher(scheme.arrays.alpha, scheme.arrays.b))
 
     def advance(out):
-        times = find_grid(plan), find_wanted_times(plan)
+        times = find_grid(plan), find_save_times(plan)
         return run_axis_steps(field.address, field.p, systems, scheme.gamma, work, run, *times, out.t, out.y)
 
     return Job(advance, run, work, 1, (field,), initial.dtype, slopes)

@@ -77,7 +77,7 @@ from stepnet.engines.numba_engine.integrators.stepping import (
     STEP_TOO_SMALL,
 )
 from stepnet.engines.numba_engine.rhs.ladder import CompiledRHS
-from stepnet.engines.numba_engine.runs.job import Job, find_grid, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, find_grid, find_save_times
 from stepnet.problem import Problem
 from stepnet.schemes.controllers import controller
 from stepnet.schemes.implicit import ImplicitRK
@@ -324,7 +324,7 @@ def prepare_with_tables(
         )
 
         def advance(out):
-            times = find_grid(plan), find_wanted_times(plan)
+            times = find_grid(plan), find_save_times(plan)
             code = run_fixed(field.address, field.p, tables, newton, how, work, run, *times, out.t, out.y)
             return system.check_outside(code)
 

@@ -47,8 +47,8 @@ from stepnet.engines.numba_engine.rhs.mass_slopes import drop_mass
 from stepnet.engines.numba_engine.rhs.problem_parts import (
     build_fields,
     build_full_field,
+    build_part_problem,
     build_products,
-    pose_part,
 )
 from stepnet.engines.numba_engine.runs.job import allocate_work, create_run_state
 from stepnet.problem import ODE, Gmres, Problem, Split
@@ -105,7 +105,7 @@ def build_system(
     plain, mass = drop_mass(problem), _list_mass_entries(problem)  # type: ignore[arg-type]
     field, watched, moved = build_fields(plain, plan)
     n, is_linear = problem.initial.size, shifts.is_linear
-    equation, own_field = (pose_part(cast(Split, problem), 1), parts[1]) if parts else (plain, field)
+    equation, own_field = (build_part_problem(cast(Split, problem), 1), parts[1]) if parts else (plain, field)
     wanted = None if isinstance(equation, Split) else getattr(equation, "linear_solver", None)
     is_free = isinstance(wanted, Gmres)
     point = LinearisationPoint() if is_free else None

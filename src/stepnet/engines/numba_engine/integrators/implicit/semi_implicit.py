@@ -30,7 +30,7 @@ from stepnet.engines.numba_engine.integrators.implicit.implicit_systems import S
 from stepnet.engines.numba_engine.integrators.multistep import prepare_with_history
 from stepnet.engines.numba_engine.integrators.stepping import DONE, FIELD_RAISED, FULL, NOT_FINITE, NOT_SOLVED, PAUSED
 from stepnet.engines.numba_engine.rhs.problem_parts import build_part_fields
-from stepnet.engines.numba_engine.runs.job import Job, find_wanted_times
+from stepnet.engines.numba_engine.runs.job import Job, find_save_times
 from stepnet.problem import Problem
 from stepnet.schemes.backward_differences import FixedBDF
 from stepnet.schemes.controllers import controller
@@ -159,7 +159,7 @@ def _prepare(problem: Problem, scheme: SemiImplicitBDF | FixedBDF, plan: Plan, s
     head = (*fields, np.array(scheme.alpha), beta, tables, newton, how, rings)
 
     def advance(out):
-        code = run_semi_implicit(*head, work, run, find_wanted_times(plan), out.t, out.y)
+        code = run_semi_implicit(*head, work, run, find_save_times(plan), out.t, out.y)
         return system.check_outside(code)
 
     starter = scheme.starter
