@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet import schemes
 from stepnet.schemes import capabilities, conditions, variable_order
+from stepnet.schemes.conditions.families import find_explicit_part
 
 DOCS = Path(__file__).parent
 SOURCES = DOCS.parent / "src" / "stepnet"
@@ -245,14 +246,14 @@ def _show_orders(orders) -> str:
 
 def _build_table(members) -> str:
     """Limits of IMEX schemes are those of the implicit part, followed by those of the explicit part."""
-    is_imex = any(conditions.find_explicit_part(scheme) is not None for scheme in members)
+    is_imex = any(find_explicit_part(scheme) is not None for scheme in members)
     limits = ("implicit real", "implicit imaginary", "explicit real", "explicit imaginary") if is_imex else LIMITS
     heads = ["name", "order", *limits, "SSP", "properties", "reference"]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for scheme in members:
         hats = ", ".join(str(hat.order) for hat in getattr(scheme, "embedded", ()))
         order = f"{scheme.order}({hats})" if hats else str(scheme.order)
-        parts = [scheme, conditions.find_explicit_part(scheme)] if is_imex else [scheme]
+        parts = [scheme, find_explicit_part(scheme)] if is_imex else [scheme]
         numbers = [find(part) for part in parts for find in FIND_LIMITS] + [conditions.ssp_coefficient(scheme)]
         cells = " | ".join(f"{x:.4g}" if isfinite(x) else "-" for x in numbers)
         rows.append(f"| `{scheme.name}` | {order} | {cells} | {_list_properties(scheme)} | {scheme.reference} |")

@@ -24,7 +24,7 @@ from stepnet.schemes import (
     StabilisedRK,
     conditions,
 )
-from stepnet.schemes.order import HIGHEST, n_conditions
+from stepnet.schemes.order import HIGHEST, Conditions, n_conditions
 from stepnet.schemes.trees import density, n_vertices, symmetry, trees
 
 NAMES = [name for name in FIXED_STEPS if type(stepnet.schemes.get(name)) in COEFFICIENTS]
@@ -237,7 +237,7 @@ def test_trees_of_order_four_have_the_densities_of_the_book():
 def test_quadrature_and_nested_weights_are_those_written_out():
     """For the classical scheme: sum b c^3 = 1/4, sum b c (A c) = 1/8, sum b (A c^2) = 1/12, sum b (A A c) = 1/24."""
     A, b, c = stepnet.schemes.get("rk4").butcher
-    weights = conditions.Conditions(A).stage_weights
+    weights = Conditions(A).stage_weights
     assert np.allclose(weights(((), (), ())), c**3)
     assert np.allclose(weights(((), ((),))), c * (A @ c))
     assert np.allclose(weights((((), ()),)), A @ c**2)

@@ -12,6 +12,7 @@ from scheme_names import FIXED_STEPS
 
 from stepnet import schemes, stability
 from stepnet.schemes import Butcher, conditions
+from stepnet.schemes.conditions.families import linear_tableau
 from stepnet.schemes.phase_errors import find_phase_errors
 from stepnet.schemes.stability_grids import evaluate_grid, find_boundary, is_for_oscillators
 from stepnet.schemes.stochastic import theta_maruyama, theta_milstein
@@ -169,7 +170,7 @@ def test_the_implicit_midpoint_rule_turns_by_two_arctan():
     assert find_phase_errors(IMPLICIT_MIDPOINT) == pytest.approx((2, 1 / 12, inf, 0), rel=SERIES)
 
 
-ONE_STEP = [name for name in NAMES if conditions.linear_tableau(schemes.get(name)) is not None]
+ONE_STEP = [name for name in NAMES if linear_tableau(schemes.get(name)) is not None]
 IMPLICIT = [name for name in ONE_STEP if not conditions.is_explicit(schemes.get(name))]
 
 

@@ -16,7 +16,7 @@ from stepnet.engines.numba_engine.codegen.fork_safety import register_lock
 from stepnet.engines.numba_engine.codegen.vectors import VECTOR_BYTES
 from stepnet.engines.numba_engine.layers import layer_kernels
 from stepnet.engines.numba_engine.layers.chains import C_IN, C_OUT, NODES_IN, NODES_OUT, SIZE
-from stepnet.engines.numba_engine.layers.implicit_steps import ImplicitLayers
+from stepnet.engines.numba_engine.layers.implicit.implicit_steps import ImplicitLayers
 from stepnet.engines.numba_engine.layers.matrix_products import SHORT, SMALL, TILE, WIDE, ProductContext
 from stepnet.engines.numba_engine.layers.tables import (
     ONCE,
@@ -30,7 +30,7 @@ from stepnet.engines.numba_engine.layers.tables import (
 from stepnet.engines.numba_engine.layers.tapes import StageTape
 from stepnet.engines.numba_engine.layers.tile_noise import NO_NOISE, TileNoise, group_noise
 from stepnet.fields import Chain, Depth, Field, HeldWeights, Mixing
-from stepnet.schemes.step_program import SchemeProgram
+from stepnet.schemes.step_program import SchemeProgram, StepProgram
 
 GROUP = 4  # maximum number of tiles of a dense net that run side by side
 NARROW = 64  # rows of such tiles in narrow nets: longer sums per row, within the first- and second-level caches
@@ -103,25 +103,21 @@ class NetStage:
 
     @cached_property
     def plain(self) -> RowLayout:
-        return self._lay_out(is_stored=False)
+        return self._lay_out(self.scheme_program.step, is_stored=False)
 
     @cached_property
     def stored(self) -> RowLayout:
-        return self._lay_out(is_stored=True)
+        return self._lay_out(self.scheme_program.step, is_stored=True)
 
-    def _lay_out(self, is_stored: bool) -> RowLayout:
-        if self.scheme_program.step.is_implicit:
-            return self.implicit.lay_out(is_stored)
-        return lay_out(self.scheme_program.step, self.field, self.layer_steps, self.dtype, is_stored)
-
-    @cached_property
-    def implicit(self) -> ImplicitLayers:
-        """The steps of an implicit scheme, which take the place of the kernels."""
-        return ImplicitLayers(self)
+    def _lay_out(self, program: StepProgram, is_stored: bool) -> RowLayout:
+        """The layout for the kernels, or for the steps in Python of an implicit program."""
+        if program.is_implicit:
+            return ImplicitLayers(self, program).lay_out(is_stored)
+        return lay_out(program, self.field, self.layer_steps, self.dtype, is_stored)
 
     @cached_property
     def opening(self) -> RowLayout:
-        return lay_out(self.scheme_program.opening, self.field, self.layer_steps, self.dtype, is_stored=True)
+        return self._lay_out(self.scheme_program.opening, is_stored=True)
 
     @cached_property
     def undoing(self) -> RowLayout:
@@ -249,8 +245,8 @@ class NetStage:
         self, workspace, layout: RowLayout, theta, step: int, count: int, slot: int = 0, noise=NO_NOISE
     ) -> None:  # fmt: skip
         """Run steps from `step` on; their records begin at `slot`."""
-        if layout.is_implicit:
-            self.implicit.run(workspace, layout, theta, step, count, slot, noise)
+        if layout.implicit is not None:
+            layout.implicit.run(workspace, layout, theta, step, count, slot, noise)
             return
         for done, n in self._slices(count, workspace.tiles):
             layer_kernels.forward(
@@ -268,8 +264,8 @@ class NetStage:
         If the last step is inverted, its end state must follow its record, which holds the tapes of slopes that it
         passes on.  The gradient of x may be left out for a single chain.
         """
-        if layout.is_implicit:
-            self.implicit.pull(workspace, theta, theta_bar, step, count, slot, noise)
+        if layout.implicit is not None:
+            layout.implicit.pull(workspace, theta, theta_bar, step, count, slot, noise)
             return
         undoing = (self.undoing if is_undone else layout).program
         for done, n in self._slices(count, workspace.tiles):
@@ -283,8 +279,8 @@ class NetStage:
         self, workspace, layout: RowLayout, theta, theta_dot, step: int, count: int, is_known: bool, noise=NO_NOISE
     ) -> None:  # fmt: skip
         """Compute tangents from slot 0 of a dual workspace; values may be known from a run in the same workspace."""
-        if layout.is_implicit:
-            self.implicit.push(workspace, layout, theta, theta_dot, step, count, is_known, noise)
+        if layout.implicit is not None:
+            layout.implicit.push(workspace, layout, theta, theta_dot, step, count, is_known, noise)
             return
         mixed_dot = np.zeros_like(workspace.mixed)
         for done, n in self._slices(count, workspace.tiles):

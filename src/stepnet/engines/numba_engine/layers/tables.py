@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from stepnet.engines.numba_engine.layers.instructions import (
 from stepnet.engines.numba_engine.layers.matrix_products import TILE
 from stepnet.fields import Attention, Chain, Depth, Field, Fixed, HeldWeights, Mixing, Normalisation
 from stepnet.schemes.step_program import Noise, Product, SchemeProgram, Slope, StepProgram
+
+if TYPE_CHECKING:
+    from stepnet.engines.numba_engine.layers.implicit.implicit_steps import ImplicitLayers
 
 ONCE = StepProgram(1, (Slope(0, 0, 0.0),), (1,))
 """A single chain: the new state is its value."""
@@ -133,14 +136,14 @@ class _Operators:
 class RowLayout(NamedTuple):
     """A program with the offsets of its rows, and the sizes of a record, of a state's gradients and of the scratch.
 
-    If it is implicit, its steps are those of `implicit_steps`, and there is nothing in the program.
+    Steps of an implicit program are those of `implicit`, and there is nothing in the program of the kernels.
     """
 
     program: layer_kernels.LayerProgram
     record: int
     bar_size: int
     scratch: int
-    is_implicit: bool = False
+    implicit: ImplicitLayers | None = None
 
 
 _NOTHING: Any = [np.zeros(0, np.int64)] * (len(layer_kernels.LayerProgram._fields) - 2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stepnet.engines.numba_engine.layers import system_kernels
+from stepnet.engines.numba_engine.layers.implicit import system_kernels
 from stepnet.engines.numba_engine.layers.tables import RowLayout, lay_out
 from stepnet.schemes.step_program import Slope, StepProgram
 

@@ -1,7 +1,7 @@
 """Steps of implicit schemes over layers: step programs with implicit stages on groups of tiles.
 
 The layer kernels evaluate chains and their derivatives; the operations of a step are in Python, because Newton's
-iteration decides how many of them there are.  A record of a step holds its first state and its solved stages.
+iteration decides how many of them there are.  A record of a step holds the rows before it and its solved stages.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepnet.engines.numba_engine.layers import layer_kernels
-from stepnet.engines.numba_engine.layers.chain_runs import ChainRun, StageChain, build_stage_chain
-from stepnet.engines.numba_engine.layers.implicit_stages import StageSolver
+from stepnet.engines.numba_engine.layers.implicit.chain_runs import ChainRun, StageChain, build_stage_chain
+from stepnet.engines.numba_engine.layers.implicit.implicit_stages import StageSolver
 from stepnet.engines.numba_engine.layers.tables import EMPTY_PROGRAM, RowLayout, lay_out
 from stepnet.schemes.step_program import Noise, Product, Slope, Solve, StepProgram, Sum, Term
 
@@ -24,12 +24,13 @@ Rows = np.ndarray  # (groups, features, samples)
 
 
 class ImplicitLayers:
-    """The steps of a stage of a net whose scheme is implicit; the counterpart of the kernels `forward`, ... ."""
+    """An implicit program, of steps or of the opening, over a stage; the counterpart of the kernels `forward`, ... ."""
 
-    def __init__(self, stage: NetStage):
-        self.stage, self.program = stage, stage.scheme_program.step
+    def __init__(self, stage: NetStage, program: StepProgram):
+        self.stage, self.program = stage, program
         self.n_features, self.samples = stage.field.row_size, stage.group * stage.samples
-        self.width = self.n_features * self.samples
+        self.row_width = self.n_features * self.samples
+        self.width = program.n_rows * self.row_width
         self.chains = [self._list_chains(operation) for operation in self.program.operations]
         self.n_solved = [len(each.c) if isinstance(each, Solve) else 0 for each in self.program.operations]
         self.noise_layout = None
@@ -43,13 +44,13 @@ class ImplicitLayers:
         if isinstance(operation, Slope):
             return [build_stage_chain(self.stage, operation.part, operation.c, operation.step)]
         if isinstance(operation, Solve):
-            return [build_stage_chain(self.stage, operation.part, c) for c in operation.c]
+            return [build_stage_chain(self.stage, operation.part, c, operation.step) for c in operation.c]
         return []
 
     def lay_out(self, is_stored: bool) -> RowLayout:
-        """A record is the state, followed by the solved stages if it is stored."""
-        record = self.width * (1 + is_stored * sum(self.n_solved))
-        return RowLayout(EMPTY_PROGRAM, record, self.width, 0, is_implicit=True)
+        """A record is the rows of state, followed by the solved stages if it is stored."""
+        record = self.width + is_stored * self.row_width * sum(self.n_solved)
+        return RowLayout(EMPTY_PROGRAM, record, self.width, 0, self)
 
     # ---- steps, as the kernels take them ----------------------------------------------------------------------------
 
@@ -88,8 +89,9 @@ class ImplicitLayers:
                 bar = self._read(self.stage.bars(workspace, slot + k + 1))
                 self.stage.bars(workspace, slot + k)[:] = steps.pull(theta_bar, bar).reshape(workspace.tiles, -1)
 
-    def _read(self, record: np.ndarray) -> Rows:
-        return record[:, : self.width].reshape(len(record), self.n_features, self.samples)
+    def _read(self, record: np.ndarray) -> list[Rows]:
+        rows = record[:, : self.width].reshape(len(record), self.program.n_rows, self.n_features, self.samples)
+        return [np.ascontiguousarray(rows[:, i]) for i in range(self.program.n_rows)]
 
     def _write(self, record: np.ndarray, layout: RowLayout, solved: Sequence[np.ndarray]) -> None:
         if layout.record > self.width:
@@ -128,13 +130,16 @@ class StepRun:
                 run.close()
 
     @property
-    def end(self) -> Rows:
-        """The state after the step."""
-        return self.rows[self.program.outputs[0]]
+    def end(self) -> np.ndarray:
+        """The rows of state after the step, side by side."""
+        return self._join(self.rows)
 
-    def execute(self, y: Rows, step: int, known: Sequence[np.ndarray] | None = None) -> None:
-        """Compute the rows of a step from y, with stages that are known or solved for."""
-        self.rows, self.solved = [y], []
+    def _join(self, rows: Sequence[Rows]) -> np.ndarray:
+        return np.stack([rows[i] for i in self.program.outputs], axis=1)
+
+    def execute(self, state: Sequence[Rows], step: int, known: Sequence[np.ndarray] | None = None) -> None:
+        """Compute the rows of a step from those of the state, with stages that are known or solved for."""
+        self.rows, self.solved = [*state], []
         for i, operation in enumerate(self.program.operations):
             if isinstance(operation, Solve):
                 base = self.rows[operation.row]
@@ -150,34 +155,35 @@ class StepRun:
             else:
                 self.rows.append(self._add(self.rows, operation.terms))
 
-    def place(self, y: Rows, step: int, known: Sequence[np.ndarray] | None = None) -> None:
+    def place(self, state: Sequence[Rows], step: int, known: Sequence[np.ndarray] | None = None) -> None:
         """As `execute`, and prepare the derivatives at the solved stages."""
-        self.execute(y, step, known)
+        self.execute(state, step, known)
         for solver, K in zip(self.solvers.values(), self.solved, strict=True):
             solver.place(self.rows[solver.operation.row], K, step)
 
-    def push(self, theta_dot: np.ndarray, y_dot: Rows) -> Rows:
+    def push(self, theta_dot: np.ndarray, state_dot: Sequence[Rows]) -> np.ndarray:
         """The tangent of the end of the step."""
-        dots = [y_dot]
+        dots = [*state_dot]
         for i, operation in enumerate(self.program.operations):
             if isinstance(operation, Solve):
                 dots.append(self.solvers[i].push(dots[operation.row], theta_dot))
             elif isinstance(operation, Slope):
                 dots.append(self.runs[i][0].push(dots[operation.row], theta_dot))
             elif isinstance(operation, Noise):
-                dots.append(np.zeros_like(y_dot))
+                dots.append(np.zeros_like(dots[0]))
             elif isinstance(operation, Product):
                 dots.append(dots[operation.diffusion] * self.rows[operation.noise])
             else:
                 dots.append(self._add(dots, operation.terms))
-        return dots[self.program.outputs[0]]
+        return self._join(dots)
 
-    def pull(self, theta_bar: np.ndarray, bar: Rows) -> Rows:
+    def pull(self, theta_bar: np.ndarray, end_bar: Sequence[Rows]) -> np.ndarray:
         """The gradient at the beginning of the step from that at its end; gradients of weights are added."""
-        bars = [np.zeros_like(bar) for _ in self.rows]
-        bars[self.program.outputs[0]] += bar
+        n_rows, bars = self.program.n_rows, [np.zeros_like(end_bar[0]) for _ in self.rows]
+        for row, bar in zip(self.program.outputs, end_bar, strict=True):
+            bars[row] += bar
         for i in range(len(self.program.operations) - 1, -1, -1):
-            operation, own = self.program.operations[i], bars[1 + i]
+            operation, own = self.program.operations[i], bars[n_rows + i]
             if isinstance(operation, Solve):
                 bars[operation.row] += self.solvers[i].pull(own, theta_bar)
             elif isinstance(operation, Slope):
@@ -187,7 +193,7 @@ class StepRun:
             elif not isinstance(operation, Noise):
                 for term in operation.terms:
                     bars[term.row] += term.weight * self.stage.h**term.power * own
-        return bars[0]
+        return np.stack(bars[:n_rows], axis=1)
 
     def _add(self, rows: Sequence[Rows], terms) -> Rows:
         total = np.zeros_like(rows[0])
@@ -200,6 +206,6 @@ class StepRun:
         layout, n = self.steps.noise_layout, self.steps
         workspace = self.stage.acquire_workspace(layout, self.groups, 2)
         self.stage.run(workspace, layout, self.theta, step, 1, noise=self.noise)
-        found = self.stage.records(workspace)[1, :, : n.width].reshape(self.groups, n.n_features, n.samples)
+        found = self.stage.records(workspace)[1, :, : n.row_width].reshape(self.groups, n.n_features, n.samples)
         self.stage.release_workspace(workspace)
         return found

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepnet.engines.numba_engine.layers.chain_runs import ChainRun
-from stepnet.engines.numba_engine.layers.implicit_systems import StageEquations, build_system, combine, measure
+from stepnet.engines.numba_engine.layers.implicit.chain_runs import ChainRun
+from stepnet.engines.numba_engine.layers.implicit.implicit_systems import StageEquations, build_system, combine, measure
 from stepnet.schemes.step_program import Solve
 
 MOST_ITERATIONS = 25

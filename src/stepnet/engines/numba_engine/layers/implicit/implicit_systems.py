@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from stepnet.engines.numba_engine.layers import system_kernels
-from stepnet.engines.numba_engine.layers.chain_runs import ChainRun
-from stepnet.engines.numba_engine.layers.krylov import Product, measure_samples, solve_by_gmres
+from stepnet.engines.numba_engine.layers.implicit import system_kernels
+from stepnet.engines.numba_engine.layers.implicit.chain_runs import ChainRun
+from stepnet.engines.numba_engine.layers.implicit.krylov import Product, measure_samples, solve_by_gmres
 
 MOST_DENSE = 96  # unknowns of a sample, up to which its matrix is stored and factorised
 INEXACT = 1e-4  # relative residual of systems inside Newton's iteration

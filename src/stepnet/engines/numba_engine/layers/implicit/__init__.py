@@ -1,0 +1,1 @@
+"""Implicit schemes over layers: stages solved sample by sample, and their derivatives."""
