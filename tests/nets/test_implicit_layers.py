@@ -11,7 +11,7 @@ from nets.test_meaning import derived
 
 import stepnet as sn
 from stepnet import fields, nets
-from stepnet.engines.numba_engine.layers import implicit_systems
+from stepnet.engines.numba_engine.layers.implicit import implicit_systems
 from stepnet.engines.numba_engine.layers.implicit.implicit_stages import NewtonError
 from stepnet.nets import Block, Design, Net
 

@@ -105,6 +105,8 @@ FAMILIES = [
     Family("ODE", "ab2"),
     Family("ODE", "ab5"),
     Family("ODE", "midpoint_two_step"),
+    Family("ODE", "bdf3"),
+    Family("Partitioned", "lobatto_iiia_iiib4"),
     Family("SecondOrder", "leapfrog_two_step"),
     Family("ODE", "dopri5", {"rtol": 1e-7, "atol": 1e-9}),
     Family("ODE", "fehlberg45", {"rtol": 1e-6}),
