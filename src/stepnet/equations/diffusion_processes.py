@@ -211,7 +211,7 @@ class BackwardKolmogorovRHS:
         spread = process.find_diffusion(t, args)
         for axis, second in enumerate(self.seconds):
             term = second.terms[0]
-            symbol = find_symbol(term.stencil, grid.spacing[axis], ANGLES[grid.ndim]).real
+            symbol = find_symbol(term.stencil, grid, axis).real
             along.append(np.array([0.0, -0.5 * float(np.max(spread[axis])) * symbol.min()]))
         return add_sets(along)
 

@@ -104,11 +104,11 @@ def take_step(field, p, tables, newton, how, limits, work, new, t, h, run):
 
 
 @inlined
-def set_exact_scale(how, work, run):
-    """Newton's iteration in fixed steps ends at the rounding of the largest entry of the state."""
+def set_exact_scale(how, work, base, run):
+    """Newton's iteration in fixed steps ends at the rounding of the largest entry of the state or the row `base`."""
     largest = 0.0
     for k in range(run.reals):
-        largest = max(largest, abs(work[Y, k]))
+        largest = max(largest, abs(work[Y, k]), abs(work[base, k]))
     how.atol[:] = FLOOR * largest + LEAST
     how.rtol[:] = FLOOR
 
@@ -137,7 +137,7 @@ def run_fixed(field, p, tables, newton, how, work, run_, grid, save_at, out_t, o
         run.h_tried = h
         if not evaluate_first_slope(field, p, work, run):
             return FIELD_RAISED
-        set_exact_scale(how, work, run)
+        set_exact_scale(how, work, Y, run)
         while stepping.is_inside(run, save_at, t_new):
             length = save_at[run.next_save] - t
             status = take_fixed_step(field, p, tables, newton, how, work, ASIDE, t, length, run)

@@ -96,7 +96,7 @@ def run_semi_implicit(
         run.h_tried = h
         if not predict(f1, p, alpha, beta, rings, work, h, run):
             return FIELD_RAISED
-        set_exact_scale(how, work, run)
+        set_exact_scale(how, work, BASE, run)
         if run.jacobian_age == 0 and not evaluate_jacobian(newton, work, Y, t, run):
             return stepping.note_exception(run, 0, 0, t, Y)
         if run.h_factorised != h and not factorise_all(tables.shifts, 1, newton, work, h, run):

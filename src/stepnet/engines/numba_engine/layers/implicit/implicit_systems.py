@@ -149,8 +149,9 @@ class KrylovSystem:
         if is_poor.any():
             stage = self.equations.runs[0].stage
             raise RuntimeError(
-                f"GMRES did not solve the linear systems of {stage.name}: the relative residual of a sample stayed at "
-                f"{(residual[is_poor] / size[is_poor]).max():.3g}; use more `steps`, a shorter `length` or smaller weights"
+                f"GMRES did not solve the linear systems of {stage.name}: the relative residual of a sample stayed "
+                f"at {(residual[is_poor] / size[is_poor]).max():.3g}; use more `steps`, a shorter `length` or smaller "
+                "weights"
             )
         return x
 
