@@ -189,7 +189,7 @@ def test_wrong_numbers_are_refused_when_a_reduction_is_built(make, message):
 @pytest.mark.parametrize(
     ("reduction", "options", "message"),
     [
-        (EscapeTimes(1.0), {}, "give it"),
+        (EscapeTimes(1.0), {}, "give `save_at`"),
         (EscapeTimes(condition=lambda t, y: y > 1), {"save_at": [1.0]}, "`condition` must return"),
         (Basins([[0.0, 0.0]], 1.0), {}, "`attractors` must have one number"),
         (Basins([[0.0]], 1.0, entries=(3,)), {}, "`attractors` must have one number"),

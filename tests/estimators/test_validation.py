@@ -132,7 +132,7 @@ BAD = [
     ({"clip": "norm"}, TypeError, "`clip` must be a number, a ClipNorm, a ClipValue or None, found 'norm'"),
     ({"patience": 0}, ValueError, "`patience` must be at least 1"),
     ({"validation_fraction": 1.0}, ValueError, "`validation_fraction` must be a number in"),
-    ({"validation_fraction": 0.001}, ValueError, "`validation_fraction` = 0.001 of 60 samples cannot be held back"),
+    ({"validation_fraction": 0.001}, ValueError, "`validation_fraction` = 0.001 of 60 samples cannot be held out"),
     ({"rate": "x"}, TypeError, "`rate` must be a number"),
     ({"random_state": "x"}, ValueError, "seed"),
 ]

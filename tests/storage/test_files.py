@@ -327,7 +327,7 @@ def test_large_arrays_are_checked(tmp_path):
     told = json.loads((tmp_path / "arrays" / "all" / "y" / "zarr.json").read_text())
     told["codecs"] = [{"name": "numcodecs.pickle", "configuration": {}}]
     (tmp_path / "arrays" / "all" / "y" / "zarr.json").write_text(json.dumps(told))
-    with pytest.raises(DamagedFile, match="its description is another one: codecs"):
+    with pytest.raises(DamagedFile, match="its description differs in codecs"):
         swept(tmp_path, 1)
 
 
