@@ -181,7 +181,7 @@ def test_a_killed_process_of_an_executor_is_told(tmp_path):
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         killer = kill_one_of(lambda: executor._processes, folder)
         with pytest.raises(
-            RuntimeError, match=r"the processes of `client` ended before the sweep did .BrokenProcessPool"
+            RuntimeError, match=r"the processes of `client` ended before the sweep finished .BrokenProcessPool"
         ) as caught:
             run(client=executor, path=folder)
         killer.join()
@@ -203,7 +203,7 @@ def test_workers_that_are_not_replaced_are_told(tmp_path):
         pids = client.run(os.getpid)
         killer = kill_one_of(pids.values, folder)
         with pytest.raises(
-            RuntimeError, match=r"the processes of `client` ended before the sweep did .KilledWorker"
+            RuntimeError, match=r"the processes of `client` ended before the sweep finished .KilledWorker"
         ) as caught:
             run(client=client, path=folder)
         killer.join()

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from stepnet.engines.numba_engine.codegen.kernels import Kernel
-from stepnet.engines.numba_engine.random import increments, normals, paths
+from stepnet.engines.numba_engine.codegen.intrinsics import normals
+from stepnet.engines.numba_engine.random import increments, paths
 from stepnet.engines.torch_engine.random import increments as tensor_increments
 from stepnet.engines.torch_engine.random import normals as tensor_normals
 from stepnet.engines.torch_engine.random import paths as tensor_paths

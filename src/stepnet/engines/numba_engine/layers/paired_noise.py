@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact_function
+from stepnet.engines.numba_engine.codegen.intrinsics.normals import ZERO, U, convert_to_normals, draw_words
 from stepnet.engines.numba_engine.codegen.intrinsics.wide_vectors import prefer_wide_vectors
 from stepnet.engines.numba_engine.random.increments import pack_last_word, quantise
-from stepnet.engines.numba_engine.random.normals import ZERO, U, convert_to_normals, draw_words
 from stepnet.noise.counters import CELL_INCREMENT
 
 COMPONENTS = 8  # whose words are drawn at once, which stay in the first-level cache

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepnet.engines.numba_engine.codegen.intrinsics.cell_draws import write_cells, write_groups
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact, exact_function
-from stepnet.engines.numba_engine.codegen.intrinsics.wide_vectors import prefer_wide_vectors
-from stepnet.engines.numba_engine.random.cell_draws import write_cells, write_groups
-from stepnet.engines.numba_engine.random.normals import (
+from stepnet.engines.numba_engine.codegen.intrinsics.normals import (
     HALF,
     LOW,
     ZERO,
@@ -20,6 +19,7 @@ from stepnet.engines.numba_engine.random.normals import (
     convert_to_uniform,
     draw_words,
 )
+from stepnet.engines.numba_engine.codegen.intrinsics.wide_vectors import prefer_wide_vectors
 from stepnet.noise import bridge, discrete
 from stepnet.noise.counters import (
     CELL_AREA,

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact, exact_function
+from stepnet.engines.numba_engine.codegen.intrinsics.normals import ZERO, U, convert_to_normals, draw_words
 from stepnet.engines.numba_engine.codegen.kernels import Kernel, as_argument
 from stepnet.engines.numba_engine.random.increments import divide, halve, join, pack_last_word, quantise, remove
-from stepnet.engines.numba_engine.random.normals import ZERO, U, convert_to_normals, draw_words
 from stepnet.noise import evaluation
 from stepnet.noise.counters import CELL_AREA, CELL_INCREMENT, GROUP, HALF_GROUP, NODE
 from stepnet.noise.grid import Positions

@@ -8,8 +8,8 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from stepnet.engines.numba_engine.codegen.compiler_facts import find_cpu_features
-from stepnet.engines.numba_engine.codegen.exact_vectors import I64, Bundle, count_up, fill, spread, store
-from stepnet.engines.numba_engine.random.normals import write_keys, write_normals, write_words
+from stepnet.engines.numba_engine.codegen.intrinsics.exact_vectors import I64, Bundle, count_up, fill, spread, store
+from stepnet.engines.numba_engine.codegen.intrinsics.normals import write_keys, write_normals, write_words
 from stepnet.noise.bridge import quantise
 from stepnet.noise.counters import GROUP, HALF_GROUP
 

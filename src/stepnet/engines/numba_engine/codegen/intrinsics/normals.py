@@ -11,8 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from stepnet.engines.numba_engine.codegen.exact_vectors import Bundle, exchange
 from stepnet.engines.numba_engine.codegen.intrinsics.exact_arithmetic import exact, from_bits
+from stepnet.engines.numba_engine.codegen.intrinsics.exact_vectors import Bundle, exchange
 from stepnet.noise import normals, philox
 
 U = np.uint64
