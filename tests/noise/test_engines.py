@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from stepnet.engines.numba_engine.codegen.kernels import Kernel
 from stepnet.engines.numba_engine.codegen.intrinsics import normals
+from stepnet.engines.numba_engine.codegen.kernels import Kernel
 from stepnet.engines.numba_engine.random import increments, paths
 from stepnet.engines.torch_engine.random import increments as tensor_increments
 from stepnet.engines.torch_engine.random import normals as tensor_normals

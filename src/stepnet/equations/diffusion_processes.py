@@ -221,6 +221,7 @@ class BackwardKolmogorovRHS:
     sde=AN_SDE,
     potential=validation.optional(validation.function),
     source=validation.optional(validation.function),
+    order=validation.whole(1, 3),
     check_steps=validation.validate_flag,
 )
 def backward_kolmogorov(
