@@ -207,7 +207,7 @@ class Multigrid:
         self.sequential_steps += m
         ends = self.carrier(lambda first, y: self.advance(0, first, m, y), self._firsts(points), points[:-1])
         found = list(ends) if np.iterable(ends) else [ends]
-        if not all(isinstance(end, type(points[0])) for end in found):
+        if len(found) != len(points) - 1 or not all(isinstance(end, type(points[0])) for end in found):
             raise TypeError(
                 f"`carrier` must give what the function returns at each point, as `map`, found {format_value(ends)}"
             )

@@ -97,7 +97,10 @@ def list_classes(classes: Any, labels: np.ndarray, found: np.ndarray, of: Any = 
         if is_numbered and present[-1] < (outputs or len(CLASSES)):
             return np.arange(outputs or int(present[-1]) + 1)
         classes = present
-    classes = np.asarray(classes)
+    try:
+        classes = np.asarray(classes)
+    except ValueError:  # rows of different lengths
+        raise ValueError(f"`classes` must be numbers or names, one or more, found {classes!r:.60}") from None
     if classes.ndim != 1 or not len(classes) or classes.dtype.kind not in "biufUS":
         raise ValueError(f"`classes` must be numbers or names, one or more, found the shape {classes.shape}")
     if outputs not in (None, len(classes)):

@@ -117,7 +117,11 @@ def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: An
     'log'
     """
     axes = choose_axes(axes)
-    H = array()("energy", energy(solution))
+    try:
+        values = energy(solution)
+    except TypeError as error:
+        raise TypeError(f"`energy` must be a function of a `Solution`; its call raised: {error}") from error
+    H = array()("energy", values)
     if H.shape != solution.t.shape:
         raise ValueError(f"`energy` must give one number for each of {len(solution.t)} times, found {H.shape}")
     error = np.maximum.accumulate(np.abs(H - H[0]))
