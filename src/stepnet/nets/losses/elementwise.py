@@ -298,7 +298,10 @@ def _require_real(z: np.ndarray, targets: ArrayLike, class_weights: np.ndarray |
     """Return targets of the shape of the outputs; for a single output (batch,) is also accepted."""
     if class_weights is not None:
         raise ValueError("`class_weights` are for losses of classification; use sample weights instead")
-    y = np.asarray(targets)
+    try:
+        y = np.asarray(targets)
+    except ValueError:  # rows of different lengths
+        raise TypeError(f"`targets` must be real numbers in one array, found {targets!r:.60}") from None
     if y.dtype.kind not in "fiub":
         raise TypeError(f"`targets` must be real numbers, found {y.dtype}")
     if y.ndim == 1 and z.shape[1] == 1:

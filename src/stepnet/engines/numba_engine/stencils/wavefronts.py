@@ -40,7 +40,7 @@ class Place(NamedTuple):
     pitch: int
 
 
-class Level(NamedTuple):
+class WavefrontLevel(NamedTuple):
     """A pass by its number in a step, and the places of what it reads and writes."""
 
     number: int
@@ -58,7 +58,7 @@ class Wavefront:
 
     n_steps: int
     block_rows: int
-    levels: tuple[Level, ...]
+    levels: tuple[WavefrontLevel, ...]
     swaps: tuple[tuple[int, int], ...]
     n_planes: int
     ring_bytes: int
@@ -154,7 +154,7 @@ def _place(passes: StepPasses, reach: Reach, n_steps: int, rows: int) -> Wavefro
         return read.place if isinstance(read, _Version) else Place(read, 0, 0, reach.row_bytes)
 
     levels = tuple(
-        Level(number, locate(reads[0]), tuple(map(locate, reads[1:])), tuple(map(locate, outputs)))
+        WavefrontLevel(number, locate(reads[0]), tuple(map(locate, reads[1:])), tuple(map(locate, outputs)))
         for number, reads, outputs in found.levels
     )
     return Wavefront(n_steps, rows, levels, tuple(swaps), n_planes, ring_bytes)
