@@ -119,8 +119,8 @@ def energy_error(solution: Solution, energy: Callable[[Solution], Any], axes: An
     axes = choose_axes(axes)
     try:
         values = energy(solution)
-    except TypeError as error:
-        raise TypeError(f"`energy` must be a function of a `Solution`; its call raised: {error}") from error
+    except TypeError as raised:
+        raise TypeError(f"`energy` must be a function of a `Solution`; its call raised: {raised}") from raised
     H = array()("energy", values)
     if H.shape != solution.t.shape:
         raise ValueError(f"`energy` must give one number for each of {len(solution.t)} times, found {H.shape}")
