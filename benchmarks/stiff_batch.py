@@ -19,7 +19,7 @@ OURS, TORCHDIFFEQ = "stepnet rodas5p, per sample", "torchdiffeq implicit_adams"
 
 
 def rows(name: str = WORKLOAD) -> Iterator[Row]:
-    """Each with its longest steps whose error is below `ALLOWED`: the largest of all samples at the end."""
+    """Both with steps whose error is below `ALLOWED`: the largest of all samples at the end."""
     import torch
 
     torch.set_num_threads(1)

@@ -17,7 +17,7 @@ SLOPE_TOLERANCE = 0.2
 PATHS, PATHS_OF_PAIRS = 1024, 4096  # the second state of `reversible_heun` is not in the controls
 GUARDS = [("euler_maruyama", "general"), ("dri1", "general"), ("baoab", "additive")]
 
-# Schemes of a higher order on these equations than on all; of the order two on second moments with additive noise.
+# Schemes whose second moments of these linear equations converge faster than the weak order that holds in general.
 HIGHER = {
     ("sriw1", "scalar"): 2, ("sriw1", "diagonal"): 2, ("stochastic_heun", "additive"): 2,
     ("stochastic_midpoint", "additive"): 2, ("reversible_heun", "additive"): 2,
